@@ -1,0 +1,279 @@
+"""The nouns: frozen records of what was planned, what happened and what it means.
+
+They are plain data. Whatever reads a trace folder is in `spotchaos.trace`; whatever
+decides is in `spotchaos.oracles`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What is said of a trial or a campaign; the worst wins."""
+
+    HELD = "held"
+    UNKNOWN = "unknown"
+    VIOLATED = "violated"
+
+    @property
+    def severity(self) -> int:
+        return list(Verdict).index(self)
+
+
+def worst(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return violated, then unknown, then held; nothing at all proves nothing."""
+    return max(verdicts, key=lambda v: v.severity, default=Verdict.UNKNOWN)
+
+
+class Ended(StrEnum):
+    """How an attempt came to its end."""
+
+    FINISHED = "finished"  # left alone, trained to the end, status 0
+    EXITED = "exited"  # ended by itself before the end, or with another status
+    FAILED = "failed"  # ended with an error of its own
+    RECLAIMED = "reclaimed"  # killed by us
+    HUNG = "hung"  # made no progress until the time limit of its phase
+
+
+@dataclass(frozen=True, slots=True)
+class StateMark:
+    """The state of one step of one rank: a fingerprint for each component."""
+
+    step: int  # counted within the attempt; 0 is what it started with
+    at: str  # "step", "save" or "finish"
+    components: Mapping[str, str]
+    rng: Mapping[str, tuple[str, str | None, int]] = field(default_factory=dict)
+    epoch: int | None = None
+    t_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """One completed optimizer step of one rank: what it consumed and made."""
+
+    step: int  # counted within the attempt, from 1
+    components: Mapping[str, str]
+    loss: float | None = None
+    samples: tuple[str, ...] | None = None
+    ids: str = "rows"  # "index" (of the data set) or "rows" (digests of their content)
+    micro: int = 1
+    epoch: int | None = None
+    t_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SaveMark:
+    """All checkpoint writes of one rank between two steps."""
+
+    number: int  # counted within the attempt, from 1
+    step: int  # steps completed in this attempt when it began
+    paths: tuple[str, ...]  # final names, relative to the working folder
+    state: StateMark | None  # at save-begin
+    begun_at_s: float
+    ended_at_s: float | None  # None: the attempt ended first
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMark:
+    """One thing that the program loaded or opened for reading."""
+
+    path: str
+    via: str
+    step: int
+    t_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramException:
+    """The exception with which a process of the program ended."""
+
+    type: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankTrace:
+    """What one rank left behind in one attempt."""
+
+    rank: int
+    states: Mapping[int, StateMark]  # by step within the attempt, at "step"
+    finish: StateMark | None
+    steps: tuple[StepMark, ...]
+    saves: tuple[SaveMark, ...]
+    loads: tuple[LoadMark, ...]
+    counts: Mapping[str, int]  # site -> how often it was reached
+    sites: tuple[tuple[str, int, int, float], ...] = ()  # rare: site, n, step, t
+    optimizers: tuple[Mapping[str, Any], ...] = ()
+    counted: Mapping[str, int] = field(default_factory=dict)
+    exception: ProgramException | None = None
+    said_bye: bool = False
+    dumps: tuple[Mapping[str, Any], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+    pid: int = 0
+    torch: str | None = None
+    python: str | None = None
+    algorithm: str | None = None
+    epochs: Mapping[int, int] = field(default_factory=dict)  # last step -> epoch ended
+
+    @property
+    def completed(self) -> int:
+        """Steps completed within the attempt."""
+        return self.steps[-1].step if self.steps else self.counts.get("step-end", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptTrace:
+    """What all processes of one attempt left behind."""
+
+    ranks: Mapping[int, RankTrace]
+    world_size: int
+    processes: int  # that loaded the probe, helpers included
+    torch_seen: bool
+
+    @property
+    def observed(self) -> bool:
+        """Whether any training step, or at least its beginning, was seen."""
+        return any(r.steps or r.states for r in self.ranks.values())
+
+    @property
+    def completed(self) -> int:
+        """Steps that every rank completed."""
+        return min((r.completed for r in self.ranks.values()), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One launch of the program, to its exit or its reclaim."""
+
+    number: int
+    command: tuple[str, ...]
+    ended: Ended
+    exit_code: int | None
+    trace: AttemptTrace
+    wall_s: float
+    cpu_s: float = 0.0
+    kill_point: str | None = None  # where it was interrupted, as it landed
+    reached: bool = True  # False: the planned kill point was never reached
+    signal: str | None = None
+    signalled_step: int | None = None
+    started_at_s: float = 0.0  # CLOCK_MONOTONIC
+    notice_at_s: float | None = None
+    reclaimed_at_s: float | None = None
+    output_tail: str = ""
+    stacks: str = ""  # Python stacks of who hung
+    survivors: tuple[str, ...] = ()  # processes that outlived the leader
+    trouble: str | None = None  # ours: what the harness could not do
+    refused_write: str | None = None  # a path that isolation refused to the program
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One plan carried out: attempts, until the program finishes or gives up."""
+
+    number: int
+    plan: str
+    attempts: tuple[Attempt, ...]
+    wall_s: float = 0.0
+    path: str = "cold"  # "warm" through the zygote
+    dropped: tuple[str, ...] = ()  # drawn kill points that were not reached
+    replay: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first step and components at which an attempt leaves its baseline."""
+
+    step: int
+    rank: int
+    components: tuple[str, ...]
+    tensor: str | None = None
+    elements: int | None = None
+    max_ulp: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An oracle's statement that a property was violated."""
+
+    name: str
+    message: str
+    hint: str | None = None
+    attempt: int | None = None
+    step: int | None = None
+    rank: int | None = None
+    component: str | None = None
+    where: Mapping[str, Any] | None = None  # {"file": ..., "line": ...}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that was seen and breaks no promise."""
+
+    name: str
+    message: str
+    attempt: int | None = None
+
+
+Restored = Mapping[int, Mapping[str, int | str]]  # rank -> component -> step|"fresh"|...
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """How one attempt after the first began: where it joined the baseline, and with what."""
+
+    attempt: int
+    joined: int | None  # the baseline step; None: nothing of it was recognised
+    restored: Restored
+    newest_resume_point: int | None
+    lost_steps: int
+    divergence: Divergence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the oracles say of one trial."""
+
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...]
+    resumes: tuple[Resume, ...]
+    holds_up_to: str | None  # the strongest promise that holds
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The uninterrupted runs, and what can be compared with them.
+
+    `compared` names, for each rank, the components on which both runs agree. `patterns`
+    are the paths that the control's resume read, digits replaced by `#`: a save that
+    wrote one of them is a resume point (rules.md 3).
+    """
+
+    runs: tuple[Attempt, ...]
+    light: Attempt | None
+    control: Trial | None
+    repeatable: bool
+    differs_at: str | None
+    not_compared: tuple[str, ...]
+    patterns: tuple[str, ...]
+    observer_effect: bool = False
+
+    @property
+    def first(self) -> Attempt:
+        return self.runs[0]
+
+    @property
+    def horizon(self) -> int:
+        """Steps of the uninterrupted run."""
+        return self.first.trace.completed
+
+    @property
+    def world_size(self) -> int:
+        return self.first.trace.world_size

@@ -1,0 +1,181 @@
+"""What a run leaves behind: one file of marks for each process, and a page of counters.
+
+This module is shared by the probe, which writes inside the program on any Python from
+3.9, and by the harness, which reads. It uses the standard library only.
+
+A trace folder belongs to one attempt. Each process that loads the probe appends to a
+file `PID-TOKEN.trace` of its own, one JSON object a line, written by a single `write` so
+that a SIGKILL tears at most the last line. `t` is CLOCK_MONOTONIC in seconds, which all
+processes of a machine share.
+
+Marks, by their key `k`:
+
+    hello     first mark of a process: schema, pid (as the process sees it), ppid, rank,
+              local_rank, world_size, argv, executable, python, role ("main" for what
+              may train, "helper" for loader workers, compile workers and the like)
+    torch     torch was imported: version, algorithm (of fingerprints), threads
+    state     the state of `step` (0: initial) as rules.md 1 defines it: `at` is "step",
+              "save" or "finish"; `c` maps component -> fingerprint; `rng` maps an RNG
+              stream -> [block, next_block or null, position], see `RNG_STREAMS`;
+              `epoch`; `names` (only in a process's first) component -> count of tensors
+    step      an optimizer step was completed: step (counted in this attempt from 1),
+              c: fingerprints of what it consumed and made ("batch", "samples",
+              "loss", "gradients"), loss (a float), samples (list of ids, as trained
+              on), ids ("index" or "rows"), micro (micro-batches in the window), epoch
+    save      a save began: n (counted from 1 in this attempt, on this rank), writer
+    saved     it ended: n, paths (final names, below the watched folder, relative),
+              seconds
+    load      something was loaded: path (relative where below the folder), via, n
+    read      a file below the folder was opened for reading, first time only: path
+    site      a rare site was reached: site, n, step
+    optimizer an optimizer exists: index, numel, name  (again with steps at the end)
+    note      the probe has something to say: name, message
+    dump      tensors were dumped for a divergence: step, component, file
+    bye       the process ends: counts {site: n}, steps, exception {type, message, file,
+              line} or null, counted {"optimizer": n, "backward": n, "batch": n}
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from typing import Any, Dict, Iterator, List, Tuple
+
+SCHEMA = 1
+
+# The one environment variable through which an attempt finds its orders: the path of a
+# JSON file with the keys of `ORDERS`.
+ORDERS_VARIABLE = "SPOTCHAOS_ORDERS"
+
+# Orders of one attempt, with the value that the probe assumes for a missing key.
+ORDERS: Dict[str, Any] = {
+    "socket": None,  # Unix stream socket of the harness; None: nobody listens
+    "trace": None,  # folder for traces and counters; None: the probe stays out
+    "attempt": 1,
+    "folder": None,  # the program's working folder, as the program sees it
+    "kill": None,  # "SITE:N" or "SITE:N@R": where to halt; None: nowhere
+    "fingerprint": "all",  # "all", "saves" or "light", see rules.md 4
+    "every": 10,  # with "saves": the state of each such step as well
+    "step_by": "optimizer",  # what counts a step: optimizer, backward or batch
+    "main_optimizer": None,  # index (in order of creation) of the one that counts
+    "seed_program": None,  # seed torch, numpy and random from outside
+    "deterministic": False,
+    "threads": 1,
+    "algorithm": None,  # "xxh3_128" or "torch_int64"; None: the best there is
+    "dump": None,  # {"step": K, "components": [...]}: write these tensors there
+    "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
+    "allow_network": True,  # False: the probe refuses what is not loopback
+}
+
+# Sites that the probe reaches, in the order of their slots in the page of counters.
+PROBE_SITES: Tuple[str, ...] = (
+    "start",
+    "fetch",
+    "forward",
+    "backward",
+    "optimizer-step",
+    "step-end",
+    "epoch-end",
+    "evaluation",
+    "save-begin",
+    "save-end",
+    "load-begin",
+    "load-end",
+    "finish",
+)
+# Sites that the supervisor of file operations reaches.
+FILE_SITES: Tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
+# Sites that the object store reaches.
+STORE_SITES: Tuple[str, ...] = ("upload-part",)
+SITES: Tuple[str, ...] = PROBE_SITES[:-1] + FILE_SITES + STORE_SITES + ("finish",)
+
+# Components of the state of a step, in the order in which a reader wants them.
+STATE_COMPONENTS: Tuple[str, ...] = (
+    "weights",
+    "buffers",
+    "optimizer",
+    "rates",
+    "scheduler",
+    "scaler",
+    "averages",
+)
+# All four are Mersenne twisters but rng.cuda; the fingerprint of a stream is
+# "block.position": digest of the 624 words, and how many of them are used up. A stream
+# that was moved by a few draws therefore keeps its block or has the one that follows.
+RNG_STREAMS: Tuple[str, ...] = (
+    "rng.python",
+    "rng.numpy",
+    "rng.torch",
+    "rng.cuda",
+    "rng.generators",
+)
+# Components of what a step consumed and made.
+STEP_COMPONENTS: Tuple[str, ...] = ("batch", "samples", "loss", "gradients")
+COMPONENTS: Tuple[str, ...] = STATE_COMPONENTS + RNG_STREAMS + STEP_COMPONENTS
+
+_SLOT = struct.Struct("<Q")
+# Slot 0 holds the completed steps, the next ones the sites of PROBE_SITES, in order;
+# the last two the monotonic nanoseconds of the newest mark and the flag "halted".
+COUNTER_SLOTS = 1 + len(PROBE_SITES) + 2
+COUNTERS_BYTES = COUNTER_SLOTS * _SLOT.size
+
+
+def encode(mark: Dict[str, Any]) -> bytes:
+    """Return one line for a mark; whatever JSON does not know becomes its `str`."""
+    return json.dumps(mark, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def decode_lines(content: bytes) -> Iterator[Dict[str, Any]]:
+    """Yield the marks of a trace file; a last line torn by SIGKILL is left out."""
+    lines = content.split(b"\n")
+    for line in lines[:-1]:
+        if line:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+class Counters:
+    """A page of counters in a file, which outlives a SIGKILL and is read while it runs.
+
+    Args:
+        path: the file `PID-TOKEN.counters` in the trace folder.
+        writable: create it (the probe) instead of opening it to read (the harness).
+    """
+
+    def __init__(self, path: str, *, writable: bool = False) -> None:
+        flags = os.O_RDWR | os.O_CREAT if writable else os.O_RDONLY
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            if writable:
+                os.ftruncate(descriptor, COUNTERS_BYTES)
+            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+            self._page = mmap.mmap(descriptor, COUNTERS_BYTES, access=access)
+        finally:
+            os.close(descriptor)
+
+    def set(self, slot: int, value: int) -> None:
+        """Store a non-negative count; a reader sees the old value or the new."""
+        _SLOT.pack_into(self._page, slot * _SLOT.size, value)
+
+    def get(self, slot: int) -> int:
+        return int(_SLOT.unpack_from(self._page, slot * _SLOT.size)[0])
+
+    def all(self) -> List[int]:
+        return [self.get(slot) for slot in range(COUNTER_SLOTS)]
+
+    def close(self) -> None:
+        self._page.close()
+
+
+STEPS_SLOT = 0
+HALTED_SLOT = COUNTER_SLOTS - 1
+MOMENT_SLOT = COUNTER_SLOTS - 2
+
+
+def site_slot(site: str) -> int:
+    """Return the slot that counts how often `site` was reached."""
+    return 1 + PROBE_SITES.index(site)
