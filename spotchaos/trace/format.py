@@ -41,7 +41,8 @@ import json
 import mmap
 import os
 import struct
-from typing import Any, Dict, Iterator, List, Tuple
+from collections.abc import Iterator
+from typing import Any
 
 SCHEMA = 1
 
@@ -50,7 +51,7 @@ SCHEMA = 1
 ORDERS_VARIABLE = "SPOTCHAOS_ORDERS"
 
 # Orders of one attempt, with the value that the probe assumes for a missing key.
-ORDERS: Dict[str, Any] = {
+ORDERS: dict[str, Any] = {
     "socket": None,  # Unix stream socket of the harness; None: nobody listens
     "trace": None,  # folder for traces and counters; None: the probe stays out
     "attempt": 1,
@@ -70,7 +71,7 @@ ORDERS: Dict[str, Any] = {
 }
 
 # Sites that the probe reaches, in the order of their slots in the page of counters.
-PROBE_SITES: Tuple[str, ...] = (
+PROBE_SITES: tuple[str, ...] = (
     "start",
     "fetch",
     "forward",
@@ -86,13 +87,13 @@ PROBE_SITES: Tuple[str, ...] = (
     "finish",
 )
 # Sites that the supervisor of file operations reaches.
-FILE_SITES: Tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
+FILE_SITES: tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
 # Sites that the object store reaches.
-STORE_SITES: Tuple[str, ...] = ("upload-part",)
-SITES: Tuple[str, ...] = PROBE_SITES[:-1] + FILE_SITES + STORE_SITES + ("finish",)
+STORE_SITES: tuple[str, ...] = ("upload-part",)
+SITES: tuple[str, ...] = PROBE_SITES[:-1] + FILE_SITES + STORE_SITES + ("finish",)
 
 # Components of the state of a step, in the order in which a reader wants them.
-STATE_COMPONENTS: Tuple[str, ...] = (
+STATE_COMPONENTS: tuple[str, ...] = (
     "weights",
     "buffers",
     "optimizer",
@@ -104,7 +105,7 @@ STATE_COMPONENTS: Tuple[str, ...] = (
 # All four are Mersenne twisters but rng.cuda; the fingerprint of a stream is
 # "block.position": digest of the 624 words, and how many of them are used up. A stream
 # that was moved by a few draws therefore keeps its block or has the one that follows.
-RNG_STREAMS: Tuple[str, ...] = (
+RNG_STREAMS: tuple[str, ...] = (
     "rng.python",
     "rng.numpy",
     "rng.torch",
@@ -112,8 +113,8 @@ RNG_STREAMS: Tuple[str, ...] = (
     "rng.generators",
 )
 # Components of what a step consumed and made.
-STEP_COMPONENTS: Tuple[str, ...] = ("batch", "samples", "loss", "gradients")
-COMPONENTS: Tuple[str, ...] = STATE_COMPONENTS + RNG_STREAMS + STEP_COMPONENTS
+STEP_COMPONENTS: tuple[str, ...] = ("batch", "samples", "loss", "gradients")
+COMPONENTS: tuple[str, ...] = STATE_COMPONENTS + RNG_STREAMS + STEP_COMPONENTS
 
 _SLOT = struct.Struct("<Q")
 # Slot 0 holds the completed steps, the next ones the sites of PROBE_SITES, in order;
@@ -122,12 +123,12 @@ COUNTER_SLOTS = 1 + len(PROBE_SITES) + 2
 COUNTERS_BYTES = COUNTER_SLOTS * _SLOT.size
 
 
-def encode(mark: Dict[str, Any]) -> bytes:
+def encode(mark: dict[str, Any]) -> bytes:
     """Return one line for a mark; whatever JSON does not know becomes its `str`."""
     return json.dumps(mark, separators=(",", ":"), default=str).encode() + b"\n"
 
 
-def decode_lines(content: bytes) -> Iterator[Dict[str, Any]]:
+def decode_lines(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield the marks of a trace file; a last line torn by SIGKILL is left out."""
     lines = content.split(b"\n")
     for line in lines[:-1]:
@@ -164,7 +165,7 @@ class Counters:
     def get(self, slot: int) -> int:
         return int(_SLOT.unpack_from(self._page, slot * _SLOT.size)[0])
 
-    def all(self) -> List[int]:
+    def all(self) -> list[int]:
         return [self.get(slot) for slot in range(COUNTER_SLOTS)]
 
     def close(self) -> None:

@@ -1,0 +1,108 @@
+"""Everything that a campaign can be asked for: one frozen record behind every front.
+
+The command, the plugin and scenario files fill the same fields under the same names, so
+that one validation and one hint serve all of them.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotchaos.errors import UsageError, closest
+from spotchaos.findings import FINDINGS, PROMISES
+from spotchaos.plan import MANY, Plan
+
+SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
+WHOM = ("all", "leader", "group", "launcher", "workers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a campaign does to which program, and what must hold.
+
+    Every field is an option of `spotchaos run` under the same name.
+    """
+
+    command: tuple[str, ...]
+    folder: Path  # the working folder of the program
+    resume_cmd: tuple[str, ...] | None = None
+    kill_at: tuple[str, ...] = ("random",)
+    trials: int = 5
+    seed: int = 0
+    signal: str = "KILL"
+    to: str = "all"
+    grace_s: float | None = None  # None: 30 for a signal, the provider's for a notice
+    grace_steps: int | None = None  # `--grace 3steps`
+    notice: str | None = None
+    time_scale: float | None = None
+    lose: str = "process"
+    move: bool = False
+    durable: str | None = None
+    fault: tuple[str, ...] = ()
+    tmp_elsewhere: bool = False
+    netns: bool = False
+    allow_network: bool = False
+    keep_existing: bool = False
+    ranks: int | None = None
+    threads: int = 1
+    seed_program: int | None = None
+    deterministic: bool = False
+    promise: str = "bitwise"
+    max_lost_steps: int | None = None
+    accept_refusal: bool = False
+    exit_code: tuple[int, ...] | None = None
+    budget_s: float | None = None
+    timeout_s: float = 600.0  # of each phase
+    jobs: int = 1
+    fail_on: tuple[str, ...] = ()  # empty: every finding counts
+    fingerprint: str = "all"
+    halt: str = "freeze"
+    keep: Path | None = None  # traces and views are kept there
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for text in self.kill_at:
+            if text not in MANY:
+                Plan.parse(text)
+        _one_of("--signal", self.signal, SIGNALS)
+        if not (self.to.startswith("rank:") and self.to[5:].isdecimal()):
+            _one_of("--to", self.to, (*WHOM, "rank:R"))
+        _one_of("--promise", self.promise, PROMISES)
+        _one_of("--lose", self.lose, ("process", "machine"))
+        _one_of("--fingerprint", self.fingerprint, ("all", "saves"))
+        _one_of("--halt", self.halt, ("freeze", "run"))
+        for name in self.fail_on:
+            _one_of("--fail-on", name, tuple(FINDINGS))
+        for option, value, least in (
+            ("--trials", self.trials, 1),
+            ("--threads", self.threads, 1),
+            ("--jobs", self.jobs, 1),
+            ("--ranks", self.ranks, 1),
+            ("--timeout", self.timeout_s, 0.001),
+            ("--budget", self.budget_s, 0.001),
+            ("--grace", self.grace_s, 0),
+            ("--max-lost-steps", self.max_lost_steps, 0),
+        ):
+            if value is not None and value < least:
+                raise UsageError(
+                    f"{option} is {value}", hint=f"give a number from {least:g} up"
+                )
+
+    @property
+    def signal_number(self) -> int:
+        return int(getattr(signal, f"SIG{self.signal}"))
+
+    def counts(self, finding: str) -> bool:
+        """Tell whether a finding makes the verdict `violated` under `--fail-on`."""
+        return not self.fail_on or finding in self.fail_on
+
+
+def _one_of(option: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(
+            f"{option} is {value!r}",
+            hint=closest(value, known) or f"choose one of {', '.join(known)}",
+        )
