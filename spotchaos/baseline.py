@@ -1,0 +1,385 @@
+"""The groundwork of a campaign: uninterrupted runs, the light run and the control.
+
+Rules 3 and 4 of judgement live here: what a resume point is, which checkpoints are
+hidden, what repeats and what does not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from spotchaos.clock import Clock
+from spotchaos.errors import HarnessError
+from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
+from spotchaos.launch.program import Program, wants_terminal
+from spotchaos.launch.workspace import View, Workspace
+from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
+from spotchaos.oracles import judge_baselines
+from spotchaos.plan import KillPoint, Landscape, Plan
+from spotchaos.settings import Settings
+from spotchaos.trial import (
+    Stage,
+    is_resume_point,
+    main_rank,
+    pattern_of,
+    run_attempt,
+)
+
+# An attempt hangs when it takes this many times as long as the uninterrupted run, and
+# this many seconds more: a loaded machine slows one run, not by this much.
+HANG_FACTOR = 6.0
+HANG_EXTRA_S = 60.0
+
+Tell = Callable[[Event], None]
+
+
+class BaselineFailed(Exception):  # noqa: N818 - it carries a finding, it is no error
+    """The groundwork cannot be laid; carries the finding that says why."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.message)
+        self.finding = finding
+
+
+@dataclass(frozen=True, slots=True)
+class Groundwork:
+    """What trials are compared with, and where they can be interrupted."""
+
+    stage: Stage
+    baseline: Baseline
+    landscape: Landscape
+    notes: tuple[Note, ...]
+    first_rank: RankTrace
+    packages_sha: str
+    cpu_s: float
+
+
+def lay(
+    settings: Settings,
+    program: Program,
+    workspace: Workspace,
+    tell: Tell,
+    *,
+    clock: Clock,
+) -> Groundwork:
+    """Run the program without interruption, twice, once lightly, and once resumed.
+
+    Raises:
+        BaselineFailed: it fails by itself, trains nothing that we see, does not repeat,
+            or changes no weight.
+        HarnessError: we could not do our part.
+    """
+    stage = Stage(
+        settings,
+        program,
+        workspace,
+        orders=_orders(settings),
+        hang_s=settings.timeout_s,
+        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        clock=clock,
+    )
+    return _Builder(stage, tell).build()
+
+
+class _Builder:
+    def __init__(self, stage: Stage, tell: Tell) -> None:
+        self._stage = stage
+        self._tell = tell
+        self._notes: list[Note] = []
+        self._cpu_s = 0.0
+
+    def build(self) -> Groundwork:
+        first, view = self._first_run()
+        self._stage = replace(
+            self._stage,
+            finished_view=view,
+            finished_attempt=first,
+            hang_s=min(
+                self._stage.settings.timeout_s,
+                first.wall_s * HANG_FACTOR + HANG_EXTRA_S,
+            ),
+        )
+        second = self._run("baseline 2")
+        self._demand_finished(second)
+        light = self._run("light run", orders={"fingerprint": "light"})
+        self._demand_finished(light)
+        facts = judge_baselines((first, second), light)
+        if facts.finding is not None:
+            raise BaselineFailed(facts.finding)
+        baseline = replace(
+            facts.baseline, patterns=_written_patterns(first), light=light
+        )
+        rank = main_rank(first)
+        assert rank is not None  # or judge_baselines had said `not-observed`
+        control = self._control(baseline, rank)
+        patterns = _patterns(first, control)
+        baseline = replace(baseline, control=control, patterns=patterns)
+        self._stage = replace(self._stage, patterns=patterns)
+        self._notes += facts.notes
+        self._tell(BaselineDone(baseline, tuple(self._notes)))
+        return Groundwork(
+            stage=self._stage,
+            baseline=baseline,
+            landscape=landscape_of(rank, patterns),
+            notes=tuple(self._notes),
+            first_rank=rank,
+            packages_sha=_packages_sha(rank),
+            cpu_s=self._cpu_s,
+        )
+
+    def _run(
+        self, name: str, *, orders: Mapping[str, Any] | None = None, keep: bool = False
+    ) -> Attempt:
+        return self._run_in_view(name, orders=orders, keep=keep)[0]
+
+    def _run_in_view(
+        self, name: str, *, orders: Mapping[str, Any] | None = None, keep: bool = False
+    ) -> tuple[Attempt, View]:
+        self._tell(PhaseStarted(name))
+        view = self._stage.new_view(name.replace(" ", "-"))
+        try:
+            attempt = run_attempt(self._stage, view, None, orders=orders)
+        finally:
+            if not keep:
+                view.close()
+        self._cpu_s += attempt.cpu_s
+        self._tell(AttemptEnded(name, attempt))
+        return attempt, view
+
+    def _first_run(self) -> tuple[Attempt, View]:
+        """Run once; settle terminal, existing checkpoints and what counts a step."""
+        attempt, view = self._run_in_view("baseline 1", keep=True)
+        if attempt.ended is not Ended.FINISHED and wants_terminal(attempt.output_tail):
+            program = replace(self._stage.program, pty=True)
+            self._stage = replace(self._stage, program=program)
+            attempt, view = self._again(view)
+        attempt, view = self._hide_existing(attempt, view)
+        self._demand_finished(attempt)
+        counting = _other_way_to_count(attempt)
+        if counting is not None:
+            message, orders = counting
+            self._notes.append(Note("counted-otherwise", message))
+            self._stage = replace(self._stage, orders={**self._stage.orders, **orders})
+            attempt, view = self._again(view)
+            self._demand_finished(attempt)
+        return attempt, view
+
+    def _again(self, view: View) -> tuple[Attempt, View]:
+        view.close()
+        return self._run_in_view("baseline 1", keep=True)
+
+    def _hide_existing(self, attempt: Attempt, view: View) -> tuple[Attempt, View]:
+        """Hide the checkpoints that lie in the folder, and run again without them."""
+        if self._stage.settings.keep_existing:
+            return attempt, view
+        existing = existing_checkpoints(attempt, self._stage.program.folder)
+        if not existing:
+            return attempt, view
+        stage_before = self._stage
+        self._stage = replace(self._stage, hidden=tuple(existing))
+        again, new_view = self._again(view)
+        if again.ended is not Ended.FINISHED and attempt.ended is Ended.FINISHED:
+            # What it read is no checkpoint of its own but something that it needs.
+            self._stage = stage_before
+            return self._again(new_view)
+        names = ", ".join(existing[:4]) + (" ..." if len(existing) > 4 else "")
+        self._notes.append(
+            Note(
+                "existing-hidden",
+                f"checkpoints that lay in the folder were hidden from the runs: {names}",
+            )
+        )
+        return again, new_view
+
+    def _demand_finished(self, attempt: Attempt) -> None:
+        if attempt.trouble is not None:
+            raise HarnessError(attempt.trouble)
+        if attempt.ended is Ended.FINISHED:
+            return
+        raise BaselineFailed(_failure(attempt, self._stage.hang_s))
+
+    def _control(self, baseline: Baseline, rank: RankTrace) -> Trial | None:
+        """Stop once, cleanly, after a middle save, and resume (rules.md 3)."""
+        step = control_step(rank, baseline.horizon)
+        if step is None:
+            return None
+        self._tell(PhaseStarted("control", f"step-end:{step}"))
+        view = self._stage.new_view("control")
+        attempts: list[Attempt] = []
+        try:
+            for point in (KillPoint(site="step-end", occurrence=step), None):
+                attempt = run_attempt(
+                    self._stage, view, point, earlier=attempts, quiet=point is not None
+                )
+                attempts.append(attempt)
+                self._cpu_s += attempt.cpu_s
+                self._tell(AttemptEnded("control", attempt))
+                if not attempt.reached:
+                    break
+        finally:
+            view.close()
+        plan = Plan((KillPoint(site="step-end", occurrence=step),))
+        return Trial(
+            number=0,
+            plan=str(plan),
+            attempts=tuple(attempts),
+            wall_s=sum(a.wall_s for a in attempts),
+        )
+
+
+def control_step(rank: RankTrace, horizon: int) -> int | None:
+    """Return the first step after the middle one of the saves that a run outlives."""
+    steps = [s.step for s in rank.saves if s.step < horizon - 1 and s.ended_at_s]
+    if not steps:
+        return None
+    return steps[len(steps) // 2] + 1
+
+
+def landscape_of(rank: RankTrace, patterns: Sequence[str]) -> Landscape:
+    """Say where interruptions can land, from what rank 0 of the baseline did."""
+    return Landscape(
+        horizon=rank.completed,
+        counts=rank.counts,
+        saves=[
+            (s.step, s.number) for s in rank.saves if is_resume_point(s.paths, patterns)
+        ],
+        epoch_ends=[step for step in rank.epochs if step > 0],
+    )
+
+
+def existing_checkpoints(attempt: Attempt, folder: Path) -> list[str]:
+    """Return what a run loaded from the folder although it did not write it itself.
+
+    A numbered name stands for all of its kind: `checkpoint-500/model.pt` hides every
+    `checkpoint-#`. A file whose name matches none that the program writes is left (it
+    may be a pretrained model), unless the run trained nothing at all.
+    """
+    rank = main_rank(attempt)
+    if rank is None:
+        return []
+    loaded = [load.path for load in rank.loads if load.step == 0]
+    written = {pattern_of(path) for save in rank.saves for path in save.paths}
+    found: list[str] = []
+    for path in loaded:
+        if PurePosixPath(path).is_absolute() or not (folder / path).exists():
+            continue
+        if pattern_of(path) in written or (not rank.steps and not written):
+            found += _siblings(folder, path)
+    return list(dict.fromkeys(found))
+
+
+def _siblings(folder: Path, path: str) -> Iterable[str]:
+    """Return every entry that differs from `path` in its first number only."""
+    parts = PurePosixPath(path).parts
+    for index, part in enumerate(parts):
+        if re.search(r"\d", part):
+            parent = folder.joinpath(*parts[:index])
+            wanted = pattern_of(part)
+            return [
+                str(PurePosixPath(*parts[:index], entry.name))
+                for entry in sorted(parent.iterdir())
+                if pattern_of(entry.name) == wanted
+            ]
+    return [path]
+
+
+def _written_patterns(attempt: Attempt) -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            {
+                pattern_of(path)
+                for rank in attempt.trace.ranks.values()
+                for save in rank.saves
+                for path in save.paths
+            }
+        )
+    )
+
+
+def _patterns(first: Attempt, control: Trial | None) -> tuple[str, ...]:
+    """Return the patterns that the control's resume read, of those the program writes.
+
+    Nothing recognised (an exotic reader, or a resume that failed) leaves every save a
+    resume point: a too generous answer accepts an older resume, and convicts nobody.
+    """
+    written = _written_patterns(first)
+    if control is None or len(control.attempts) < 2:
+        return written
+    read = {
+        pattern_of(load.path)
+        for rank in control.attempts[1].trace.ranks.values()
+        for load in rank.loads
+        if load.step == 0
+    }
+    return tuple(p for p in written if p in read) or written
+
+
+def _other_way_to_count(attempt: Attempt) -> tuple[str, dict[str, Any]] | None:
+    """Return how else steps can be counted, if no optimizer step was seen (facts.md 2)."""
+    rank = main_rank(attempt)
+    if rank is None or rank.steps:
+        return None
+    stepped = [o for o in rank.optimizers if o.get("steps")]
+    if stepped:
+        largest = max(stepped, key=lambda o: int(o.get("numel", 0)))
+        return (
+            f"steps are counted on the optimizer that made any: {largest.get('name')}",
+            {"main_optimizer": largest["index"]},
+        )
+    for way in ("backward", "batch"):
+        if rank.counted.get(way):
+            return (
+                f"no optimizer step was seen: steps are counted by {way}",
+                {"step_by": way},
+            )
+    return None
+
+
+def _failure(attempt: Attempt, limit_s: float) -> Finding:
+    """Say in one sentence why the uninterrupted program is no baseline."""
+    last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
+    quoted = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    if attempt.ended is Ended.HUNG:
+        stacks = f"\n{attempt.stacks}" if attempt.stacks else ""
+        return Finding(
+            "baseline-failed",
+            f"the program had not ended after {limit_s:g} s{quoted}{stacks}",
+            hint="give it a shorter run, or a longer --timeout",
+        )
+    if attempt.refused_write is not None:
+        return Finding(
+            "baseline-failed",
+            f"the program may not write to {attempt.refused_write!r} here{quoted}",
+            hint="let it write below its folder, or name the place with --durable",
+        )
+    rank = main_rank(attempt)
+    where = None
+    if rank is not None and rank.exception is not None and rank.exception.file:
+        where = {"file": rank.exception.file, "line": rank.exception.line}
+    return Finding(
+        "baseline-failed",
+        f"the program ended with status {attempt.exit_code} by itself{quoted}",
+        hint="make it run to its end without spotchaos first",
+        where=where,
+    )
+
+
+def _orders(settings: Settings) -> dict[str, Any]:
+    return {
+        "fingerprint": settings.fingerprint,
+        "seed_program": settings.seed_program,
+        "deterministic": settings.deterministic,
+        "threads": settings.threads,
+        "allow_network": settings.allow_network,
+    }
+
+
+def _packages_sha(rank: RankTrace) -> str:
+    """Return 12 hex digits that name interpreter and torch of the program."""
+    text = f"{rank.python}|{rank.torch}|{rank.algorithm}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

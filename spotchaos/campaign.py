@@ -1,0 +1,274 @@
+"""A campaign: baselines, the control, trials, their verdict; announced as events.
+
+It decides what is run and in which order. What a run means is decided by the oracles,
+and what a reader sees by the listeners.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+
+from spotchaos import __version__
+from spotchaos.baseline import BaselineFailed, Groundwork, lay
+from spotchaos.clock import Clock, SystemClock
+from spotchaos.errors import HarnessError, SpotchaosError
+from spotchaos.events import Event, Listener, Outcome, PhaseStarted, Started, TrialDone
+from spotchaos.findings import PROMISES, UNKNOWN
+from spotchaos.launch.mechanisms import find_mechanisms
+from spotchaos.launch.program import Program, check_program
+from spotchaos.launch.workspace import Workspace
+from spotchaos.model import Finding, Judgement, Trial, Verdict, worst
+from spotchaos.oracles import judge
+from spotchaos.plan import (
+    Landscape,
+    Plan,
+    draw,
+    edges,
+    every_file_op,
+    every_step,
+)
+from spotchaos.settings import Settings
+from spotchaos.tensors import Pinpointer
+from spotchaos.trial import run_trial
+
+
+def run(
+    settings: Settings, listener: Listener, *, clock: Clock | None = None
+) -> Outcome:
+    """Carry out a campaign and return what it found.
+
+    Args:
+        settings: the program, the plans and the promise.
+        listener: is told each event, in order, from one thread at a time.
+        clock: for durations and the budget.
+
+    Raises:
+        UsageError: the command cannot be started at all, or a plan cannot be carried
+            out on this program (it lies beyond its horizon).
+    """
+    return _Campaign(settings, listener, clock or SystemClock()).run()
+
+
+class _Campaign:
+    def __init__(self, settings: Settings, listener: Listener, clock: Clock) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._clock = clock
+        self._begun_s = clock.monotonic()
+        self._done: list[tuple[Trial, Judgement]] = []
+        self._plans: list[Plan] = []
+        self._groundwork: Groundwork | None = None
+        self._mechanisms = find_mechanisms()
+
+    def tell(self, event: Event) -> None:
+        with self._lock:
+            self._listener(event)
+
+    def run(self) -> Outcome:
+        settings = self._settings
+        program = Program.from_settings(settings)
+        check_program(program)
+        self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
+        with Workspace(
+            settings.folder, mechanisms=self._mechanisms, keep=settings.keep
+        ) as workspace:
+            try:
+                self._groundwork = lay(
+                    settings, program, workspace, self.tell, clock=self._clock
+                )
+                self._plans = self._choose(self._groundwork.landscape)
+                self._run_trials(self._groundwork)
+            except BaselineFailed as failed:
+                return self._end(failed.finding, hint=failed.finding.hint)
+            except KeyboardInterrupt:
+                return self._end(None, interrupted=True)
+            except HarnessError as error:
+                return self._end(None, trouble=error.message, hint=error.hint)
+            return self._end(None)
+
+    def _choose(self, land: Landscape) -> list[Plan]:
+        settings = self._settings
+        plans: list[Plan] = []
+        for text in settings.kill_at:
+            if text == "random":
+                plans += draw(settings.seed, trials=settings.trials, land=land)
+            elif text == "edges":
+                plans += edges(land)
+            elif text == "every-step":
+                plans += every_step(land)
+            elif text == "every-file-op":
+                plans += every_file_op(land)
+            else:
+                plans.append(Plan.parse(text).at(land.horizon))
+        return plans
+
+    def _run_trials(self, ground: Groundwork) -> None:
+        """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
+        pinpointer = Pinpointer(ground)
+        queue = list(enumerate(self._plans, 1))
+        with ThreadPoolExecutor(max_workers=self._settings.jobs) as pool:
+            running: set[Future[tuple[Trial, Judgement]]] = set()
+            try:
+                while queue or running:
+                    while queue and len(running) < self._settings.jobs:
+                        if self._is_out_of_budget():
+                            queue = []
+                            break
+                        number, plan = queue.pop(0)
+                        task = self._trial_task(ground, pinpointer, number, plan)
+                        running.add(pool.submit(task))
+                    finished, running = wait(running, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        self._done.append(future.result())
+                        self.tell(TrialDone(*self._done[-1]))
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                ground.stage.workspace.end_all()
+                raise
+
+    def _trial_task(
+        self, ground: Groundwork, pinpointer: Pinpointer, number: int, plan: Plan
+    ) -> Callable[[], tuple[Trial, Judgement]]:
+        def task() -> tuple[Trial, Judgement]:
+            self.tell(PhaseStarted(f"trial {number}", str(plan)))
+            trial = run_trial(ground.stage, plan, number=number)
+            judgement = judge_trial(self._settings, ground, trial, plan)
+            return trial, pinpointer.locate(trial, plan, judgement)
+
+        return task
+
+    def _is_out_of_budget(self) -> bool:
+        budget_s = self._settings.budget_s
+        return budget_s is not None and (
+            self._clock.monotonic() - self._begun_s >= budget_s
+        )
+
+    def _end(
+        self,
+        finding: Finding | None,
+        *,
+        trouble: str | None = None,
+        hint: str | None = None,
+        interrupted: bool = False,
+    ) -> Outcome:
+        done = tuple(sorted(self._done, key=lambda pair: pair[0].number))
+        findings = _gather((t, f.name) for t, j in done for f in j.findings)
+        notes = _gather((t, n.name) for t, j in done for n in j.notes)
+        ground = self._groundwork
+        if ground is not None:
+            notes = [(n.name, ()) for n in ground.notes] + notes
+        if finding is not None:
+            findings = [(finding.name, ()), *findings]
+            trouble = trouble or finding.message
+        verdicts = [j.verdict for _, j in done]
+        if finding is not None or trouble is not None or interrupted:
+            verdicts.append(Verdict.UNKNOWN)
+        outcome = Outcome(
+            settings=self._settings,
+            verdict=worst(verdicts),
+            holds_up_to=_weakest([j.holds_up_to for _, j in done]),
+            baseline=ground.baseline if ground is not None else None,
+            trials=done,
+            findings=tuple(findings),
+            notes=tuple(dict(notes).items()),
+            coverage=self._coverage(ground),
+            environment=self._environment(ground),
+            trouble=trouble,
+            hint=hint,
+            unprotected=tuple(self._mechanisms.unprotected()),
+            wall_s=self._clock.monotonic() - self._begun_s,
+            cpu_s=sum(a.cpu_s for t, _ in done for a in t.attempts)
+            + (ground.cpu_s if ground is not None else 0.0),
+            interrupted=interrupted,
+        )
+        self.tell(outcome)
+        return outcome
+
+    def _coverage(self, ground: Groundwork | None) -> dict[str, object]:
+        missed = sum(
+            any(f.name == "not-reached" for f in j.findings) for _, j in self._done
+        )
+        dropped = sum(len(trial.dropped) for trial, _ in self._done)
+        points = sum(len(trial.plan.split(",")) for trial, _ in self._done)
+        land = ground.landscape if ground is not None else None
+        return {
+            "kill_points": points,
+            "of": land.horizon if land is not None else 0,
+            "plans": len(self._plans),
+            "plans_run": len(self._done),
+            "crash_states": None,
+            "skipped_as_equal": 0,
+            "not_reached": missed + dropped,
+            "inside_save": bool(land is not None and land.file_ops is not None),
+        }
+
+    def _environment(self, ground: Groundwork | None) -> dict[str, object]:
+        rank = ground.first_rank if ground is not None else None
+        return {
+            "spotchaos": __version__,
+            "python": (rank and rank.python) or platform.python_version(),
+            "torch": rank.torch if rank is not None else None,
+            "algorithm": rank.algorithm if rank is not None else None,
+            "threads": self._settings.threads,
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "packages_sha": ground.packages_sha if ground is not None else None,
+            "mechanisms": self._mechanisms.as_report(),
+        }
+
+
+def judge_trial(
+    settings: Settings, ground: Groundwork, trial: Trial, plan: Plan
+) -> Judgement:
+    """Judge one trial; what the harness could not do makes it `unknown`."""
+    for attempt in trial.attempts:
+        if attempt.trouble is not None:
+            return Judgement(
+                Verdict.UNKNOWN,
+                (Finding("not-reached", attempt.trouble, attempt=attempt.number),),
+                (),
+                (),
+                None,
+            )
+    judgement = judge(
+        trial,
+        ground.baseline,
+        promise=settings.promise,
+        max_lost_steps=settings.max_lost_steps,
+        accept_refusal=settings.accept_refusal,
+        exit_codes=settings.exit_code,
+        resume_after_finish=plan.after_finish,
+    )
+    if judgement.verdict is Verdict.VIOLATED and not any(
+        settings.counts(f.name) for f in judgement.findings if f.name not in UNKNOWN
+    ):
+        return replace(judgement, verdict=Verdict.HELD)
+    return judgement
+
+
+def _gather(pairs: Iterable[tuple[Trial, str]]) -> list[tuple[str, tuple[int, ...]]]:
+    """Group names with the numbers of the trials that carry them, in order."""
+    found: dict[str, list[int]] = {}
+    for trial, name in pairs:
+        numbers = found.setdefault(name, [])
+        if trial.number not in numbers:
+            numbers.append(trial.number)
+    return [(name, tuple(numbers)) for name, numbers in found.items()]
+
+
+def _weakest(promises: Sequence[str | None]) -> str | None:
+    """Return the strongest promise that every trial keeps, or None."""
+    if not promises or None in promises:
+        return None
+    ranks = [PROMISES.index(p) for p in promises if p is not None]
+    return PROMISES[min(ranks)]
+
+
+__all__ = ["SpotchaosError", "judge_trial", "run"]

@@ -1,0 +1,113 @@
+"""Kill points have one spelling, and plans come from a seed."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from spotchaos.errors import PlanError
+from spotchaos.plan import KillPoint, Landscape, Plan, draw, edges, every_step
+from spotchaos.trace.format import SITES
+
+LAND = Landscape(
+    horizon=60,
+    counts={"forward": 120, "backward": 120, "optimizer-step": 60, "step-end": 60},
+    saves=[(9, 1), (19, 2), (29, 3), (39, 4), (49, 5), (59, 6)],
+    epoch_ends=[30, 60],
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        pytest.param("step-ends:2", "did you mean 'step-end'?", id="near-miss"),
+        pytest.param("rename", "write rename:3 for the third time", id="no-count"),
+        pytest.param("step-end:0", "occurrences count from 1", id="counts-from-one"),
+        pytest.param("step-end:x", "write step-end:3", id="not-a-number"),
+        pytest.param("step-end:3/half", "only writes are cut", id="cut-of-a-step"),
+        pytest.param("120%", "from 0% to 100%", id="beyond-the-end"),
+        pytest.param("randon", "did you mean 'random'?", id="near-a-word-for-many"),
+    ],
+)
+def test_a_bad_kill_point_says_how_to_mend_it(text, hint):
+    with pytest.raises(PlanError) as caught:
+        Plan.parse(text)
+    assert hint in str(caught.value)
+
+
+@given(
+    site=st.sampled_from(SITES),
+    occurrence=st.integers(1, 10**6),
+    rank=st.none() | st.integers(0, 64),
+)
+def test_a_kill_point_reads_back_as_it_was_written(site, occurrence, rank):
+    point = KillPoint(site=site, occurrence=occurrence, rank=rank)
+    assert KillPoint.parse(str(point)) == point
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("50%", id="share"),
+        pytest.param("12.5s", id="seconds"),
+        pytest.param("write:3/half", id="half-a-write"),
+        pytest.param("write:3+4096@1", id="bytes-on-a-rank"),
+        pytest.param("step-end:4,load-begin:1,step-end:2", id="three-interruptions"),
+        pytest.param("after-finish", id="after-the-finish"),
+    ],
+)
+def test_a_plan_reads_back_as_it_was_written(text):
+    assert str(Plan.parse(text)) == text
+
+
+def test_a_share_becomes_the_step_that_it_means():
+    assert str(Plan.parse("50%").at(60)) == "step-end:30"
+
+
+def test_a_plan_beyond_the_horizon_is_refused_with_the_horizon():
+    with pytest.raises(PlanError, match="beyond the horizon of 60 steps"):
+        Plan.parse("step-end:61").at(60)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_one_seed_makes_one_set_of_plans(seed):
+    assert draw(seed, trials=5, land=LAND) == draw(seed, trials=5, land=LAND)
+
+
+@given(seed=st.integers(0, 2**32), horizon=st.integers(2, 200))
+def test_drawn_plans_begin_within_the_horizon(seed, horizon):
+    land = Landscape(horizon=horizon, counts={}, saves=[(horizon // 2, 1)])
+    for plan in draw(seed, trials=4, land=land):
+        assert 1 <= len(plan.points) <= 3
+        first = plan.points[0]
+        assert first.site != "step-end" or 1 <= first.occurrence <= horizon
+
+
+def test_edges_hold_the_moments_at_which_programs_go_wrong():
+    found = [str(plan) for plan in edges(LAND)]
+    assert found[0] == "step-end:1"
+    assert "step-end:8" in found  # before the first save
+    assert "save-begin:4" in found
+    assert "save-end:4" in found
+    assert "step-end:30" in found  # an epoch's end
+    assert "step-end:40,step-end:1" in found  # soon after a resume
+    assert "step-end:40,load-begin:1" in found
+    assert "step-end:60" in found  # the last step
+    assert found[-1] == "after-finish"
+
+
+def test_inside_a_save_is_an_edge_where_there_are_file_sites():
+    land = Landscape(
+        horizon=LAND.horizon,
+        counts=LAND.counts,
+        saves=LAND.saves,
+        file_ops={"write": 40, "rename": 6},
+    )
+    assert any("write:20/half" in str(plan) for plan in edges(land))
+
+
+def test_every_step_is_a_plan_of_its_own():
+    assert len(every_step(LAND)) == 60
+
+
+def test_a_run_of_one_step_cannot_be_interrupted_by_chance():
+    with pytest.raises(PlanError, match="horizon of 1 steps"):
+        draw(0, trials=1, land=Landscape(horizon=1, counts={}))
