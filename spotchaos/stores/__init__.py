@@ -1,0 +1,1 @@
+"""Where checkpoints live: a folder, or a bucket named by its URL."""

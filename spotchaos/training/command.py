@@ -1,0 +1,142 @@
+"""The reference trainer as a command: options, ranks, exit status."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotchaos.errors import SpotchaosError
+from spotchaos.training.ranks import die_with_parent, start_ranks
+
+STOPPED = 143  # as a shell writes SIGTERM: not finished, start me again
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; with several ranks and no launcher, be the launcher."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = _parser().parse_args(arguments)
+    if "WORLD_SIZE" not in os.environ and options.ranks > 1:
+        command = [sys.executable, "-m", "spotchaos.training", *arguments]
+        return start_ranks(command, world_size=options.ranks)
+    die_with_parent()
+    try:
+        return _train(options)
+    except SpotchaosError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _leave(1)
+    except Exception:
+        traceback.print_exc()
+        return _leave(1)
+
+
+def _leave(status: int) -> int:
+    """End now if there are peers: waiting for them in an exit hook could hang."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _train(options: argparse.Namespace) -> int:
+    import torch
+    from torch.nn import functional
+
+    from spotchaos.training.checkpoint import CheckpointStore
+    from spotchaos.training.peers import join
+    from spotchaos.training.text import VOCABULARY, Windows
+    from spotchaos.training.trainer import Schedule, Trainer
+    from spotchaos.training.transformer import CharTransformer
+    from spotchaos.training.watch import InterruptionWatch
+
+    def loss_of(model: torch.nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+        codes, following = batch
+        return functional.cross_entropy(model(codes).flatten(0, 1), following.flatten())
+
+    torch.set_num_threads(options.threads)
+    with InterruptionWatch() as watch:
+        peers = join(timeout_s=options.peer_timeout)
+        logging.basicConfig(
+            level=logging.INFO if peers.leads else logging.WARNING,
+            format="%(message)s", stream=sys.stdout,
+        )  # fmt: skip
+        schedule = Schedule(
+            steps=options.steps, save_every=options.save_every, batch=options.batch,
+            accumulate=options.accumulate, seed=options.seed, workers=options.workers,
+        )  # fmt: skip
+        torch.manual_seed(options.seed)
+        trainer = Trainer(
+            model=CharTransformer(vocabulary=VOCABULARY, dropout=options.dropout),
+            data=Windows(samples=options.samples),
+            loss_of=loss_of,
+            store=CheckpointStore(
+                options.out,
+                run_id=options.run_id or _run_id(options),
+                keep=options.keep,
+            ),
+            peers=peers,
+            schedule=schedule,
+            watch=watch,
+        )
+        finished = trainer.run()
+        trainer.close()
+    return 0 if finished else options.exit_code
+
+
+def _run_id(options: argparse.Namespace) -> str:
+    """Name the run by what decides its result: the same on every machine."""
+    decides = ("seed", "steps", "batch", "accumulate", "samples", "dropout")
+    text = json.dumps({name: getattr(options, name) for name in decides})
+    return f"reference-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spotchaos.training",
+        description="Train a small character-level transformer on the sources of the "
+        "standard library. Killed at any moment and started again with the same command, "
+        "it ends with the same weights, bit for bit.",
+        epilog="Exit status: 0 finished, --exit-code stopped by a signal with its state "
+        "saved, 1 error. Under torchrun --ranks is torchrun's.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--out", type=Path, default=Path("checkpoints"), metavar="DIR",
+        help="folder of the checkpoints")  # fmt: skip
+    add("--ranks", type=int, default=2, metavar="N", help="ranks to start here")
+    add("--steps", type=int, default=50, metavar="N", help="optimizer steps in all")
+    add("--save-every", type=int, default=5, metavar="N", help="steps between saves")
+    add("--keep", type=int, default=2, metavar="N", help="whole checkpoints that stay")
+    add("--batch", type=int, default=4, metavar="N", help="samples of a micro-batch")
+    add(
+        "--accumulate", type=int, default=2, metavar="N", help="micro-batches of a step"
+    )
+    add("--samples", type=int, default=320, metavar="N", help="samples of an epoch")
+    add(
+        "--dropout",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="activations dropped",
+    )
+    add(
+        "--seed", type=int, default=0, metavar="N", help="makes weights, order, dropout"
+    )
+    add(
+        "--workers", type=int, default=0, metavar="N", help="loader processes of a rank"
+    )
+    add("--threads", type=int, default=1, metavar="N", help="threads of a rank")
+    add("--run-id", metavar="NAME", help="names the run; by default made of the options "
+        "that decide its result")  # fmt: skip
+    add("--peer-timeout", type=float, default=30.0, metavar="SECONDS",
+        help="a rank that does not answer for so long is given up")  # fmt: skip
+    add("--exit-code", type=int, default=STOPPED, metavar="CODE",
+        help="status after a signal, once the state is saved")  # fmt: skip
+    return parser
