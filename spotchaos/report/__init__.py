@@ -1,0 +1,1 @@
+"""What a campaign found, in every form in which somebody wants to read it."""

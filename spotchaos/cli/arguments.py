@@ -1,0 +1,121 @@
+"""Options as click shows them, and what was given as settings and outputs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spotchaos.config import read_config
+from spotchaos.options import (
+    BY_NAME,
+    OUTPUT,
+    Option,
+    make_settings,
+    options_of,
+    read_option,
+)
+from spotchaos.settings import Settings
+
+# The reference trainer, in the interpreter that runs us.
+REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
+
+
+class Command(click.Command):
+    """A command whose help groups the options of the table under their headings."""
+
+    def format_options(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            option = BY_NAME.get((parameter.name or "").replace("_", "-"))
+            heading = option.heading if option is not None else "Also"
+            groups.setdefault(heading, []).append(record)
+        for heading, records in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def with_options(command: str) -> Callable[[Any], Any]:
+    """Give a function every option of the table that `command` takes."""
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(options_of(command)):
+            function = _click_option(option)(function)
+        return function
+
+    return decorate
+
+
+def _click_option(option: Option) -> Callable[[Any], Any]:
+    flag = f"--{option.name}"
+    target = option.name.replace("-", "_")
+    if option.metavar is None:
+        return click.option(flag, target, is_flag=True, default=None, help=option.help)
+    return click.option(
+        flag,
+        target,
+        metavar=option.metavar,
+        multiple=option.many,
+        default=None,
+        help=option.help,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """Where the report goes besides the screen."""
+
+    files: Mapping[str, Path]  # format -> file
+    jsonl: Path | None = None
+    github: bool = False
+    issue: int | None = None
+    redact: bool = False
+
+
+def given_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that stand on the command line, by their names."""
+    values = {}
+    for target, value in given.items():
+        name = target.replace("_", "-")
+        if name in BY_NAME and value is not None and value != ():
+            values[name] = read_option(BY_NAME[name], value)
+    return values
+
+
+def read_arguments(
+    command: str, given: Mapping[str, Any], program: tuple[str, ...]
+) -> tuple[Settings, Outputs]:
+    """Return settings and outputs: the command line wins over the file of the folder.
+
+    Raises:
+        UsageError: a value means nothing or cannot be done, or the file is wrong.
+    """
+    folder = Path.cwd()
+    known = {option.name for option in options_of(command)}
+    from_file = {k: v for k, v in read_config(folder).items() if k in known}
+    values = {**from_file, **given_values(given)}
+    if not program:
+        program = REFERENCE
+    settings = make_settings(values, command=program, folder=folder)
+    return settings, outputs_of(values)
+
+
+def outputs_of(values: Mapping[str, Any]) -> Outputs:
+    """Return the outputs among values by option name."""
+    out = {n: v for n, v in values.items() if BY_NAME[n].heading == OUTPUT}
+    return Outputs(
+        files={n: out[n] for n in ("json", "junit", "sarif", "html") if n in out},
+        jsonl=out.get("jsonl"),
+        github=bool(out.get("github")),
+        issue=out.get("issue"),
+        redact=bool(out.get("redact")),
+    )

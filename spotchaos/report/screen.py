@@ -1,0 +1,331 @@
+"""The final screen: the verdict, what was restored from where, one hint, one replay line.
+
+`screen` returns lines of styled spans; the terminal gives them colours, a file takes
+their text. At most one screen in the usual cases.
+"""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from spotchaos.report.redact import one_line
+
+WIDTH = 88
+MOST_FINDINGS = 4
+MOST_COMPONENTS = 10
+
+Span = tuple[str, str]  # text, style of rich
+Line = list[Span]
+
+VERDICT_STYLE = {"held": "bold green", "violated": "bold red", "unknown": "bold yellow"}
+
+
+def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
+    """Return the screen of a report, verdict first."""
+    lines: list[Line] = [_headline(document)]
+    trouble = document.get("trouble")
+    if trouble:
+        lines += [[], *_wrapped(trouble, indent=2, width=width)]
+    if document["verdict"] == "held":
+        lines += [[], *_wrapped(_what_held(document), indent=2, width=width)]
+    findings = _grouped(document)
+    if findings:
+        lines.append([])
+        lines += _findings(findings, width=width)
+        number, attempt = _exemplar(document, findings)
+        if attempt is not None:
+            lines += _restored(document, number, attempt, width=width)
+    advice = (findings[0]["hint"] if findings else None) or document.get("hint")
+    if advice:
+        lines += [[], *_labelled("Hint: ", advice, style="bold", width=width)]
+    remarks = _remarks(document, width=width)
+    if remarks:
+        lines += [[], *remarks]
+    replay = _replay_line(document, findings)
+    if replay:
+        lines += [[], [("  Replay: ", "bold"), (replay, "")]]
+    return lines
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """Return the text of styled lines."""
+    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+
+
+def _headline(document: Mapping[str, Any]) -> Line:
+    verdict = document["verdict"]
+    trials = document["trials"]
+    line: Line = [(verdict.upper(), VERDICT_STYLE.get(verdict, "bold"))]
+    said = f"  {document['promise']}"
+    if trials:
+        same = sum(t["verdict"] == verdict for t in trials)
+        of = f" of {len(trials)}" if same != len(trials) else ""
+        said += f", {same}{of} trial{'s' if len(trials) != 1 else ''}"
+    if verdict == "violated":
+        said += f"; holds up to: {document.get('holds_up_to') or 'nothing'}"
+    if document.get("interrupted"):
+        said += "; interrupted before the end"
+    return [*line, (said, "")]
+
+
+def _what_held(document: Mapping[str, Any]) -> str:
+    resumed = [
+        a for t in document["trials"] for a in t["attempts"] if a.get("restored")
+    ]
+    most = max((a["lost_steps"] for a in resumed), default=0)
+    kept = {
+        "resumes": "came back from its newest whole checkpoint and finished",
+        "state": "came back with the whole state of one step",
+        "samples": "trained on each sample as often as the baseline",
+        "bitwise": "was bit for bit the baseline's from where it joined, to the end",
+    }.get(document["promise"], "kept the promise")
+    count = len(resumed)
+    if not count:
+        return "No attempt after an interruption had anything to resume from."
+    each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
+    return f"{each} {kept}; at most {most} step{'s' if most != 1 else ''} done again."
+
+
+def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each finding once, as its first trial tells it, with all its trials."""
+    groups = []
+    for entry in document["findings"]:
+        told: dict[str, Any] = {"message": "", "hint": None, "where": None, "trial": 0}
+        for trial in document["trials"]:
+            match = next(
+                (f for f in trial["findings"] if f["name"] == entry["name"]), None
+            )
+            if match is not None:
+                told = {**match, "trial": trial["number"]}
+                break
+        groups.append({**told, "name": entry["name"], "trials": entry["trials"]})
+    return groups
+
+
+def _findings(findings: list[dict[str, Any]], *, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for finding in findings[:MOST_FINDINGS]:
+        line: Line = [(f"  {finding['name']}", "bold red")]
+        if finding["trials"]:
+            line.append((f"  {trials_text(finding['trials'])}", "dim"))
+        where = finding.get("where")
+        if where and where.get("file"):
+            place = f"{one_line(str(where['file']))}:{where.get('line', '?')}"
+            line.append((f"  {place}", "dim"))
+        lines.append(line)
+        if finding["message"]:
+            lines += _wrapped(finding["message"], indent=4, width=width, most=3)
+    rest = findings[MOST_FINDINGS:]
+    if rest:
+        names = ", ".join(f["name"] for f in rest)
+        lines += _wrapped(f"and {len(rest)} more: {names}", indent=2, width=width)
+    return lines
+
+
+def _exemplar(
+    document: Mapping[str, Any], findings: list[dict[str, Any]]
+) -> tuple[int, Mapping[str, Any] | None]:
+    """Return the trial and attempt whose table says most: those of the first finding."""
+    for finding in findings:
+        for trial in document["trials"]:
+            if trial["number"] != finding["trial"]:
+                continue
+            with_table = [a for a in trial["attempts"] if a.get("restored")]
+            for attempt in with_table:
+                if attempt["number"] == finding.get("attempt"):
+                    return trial["number"], attempt
+            if with_table:
+                return trial["number"], with_table[0]
+    return 0, None
+
+
+def _restored(
+    document: Mapping[str, Any], number: int, attempt: Mapping[str, Any], *, width: int
+) -> list[Line]:
+    trial = next(t for t in document["trials"] if t["number"] == number)
+    before = next(
+        (a for a in trial["attempts"] if a["number"] == attempt["number"] - 1), None
+    )
+    killed = (before or {}).get("kill_point") or trial["plan"]
+    joined = attempt["started_from"]
+    origin = "no known step" if joined is None else f"step {joined}"
+    lost = attempt.get("lost_steps") or 0
+    again = f"; {lost} step{'s' if lost != 1 else ''} done again" if lost else ""
+    head = (
+        f"Trial {number}, interrupted at {one_line(str(killed))}: attempt"
+        f" {attempt['number']} joins the baseline at {origin}{again}."
+    )
+    lines: list[Line] = [[], *_wrapped(head, indent=2, width=width), []]
+    lines += restored_table(attempt, width=width)
+    divergence = attempt.get("divergence")
+    if divergence:
+        lines += _divergence(divergence, width=width)
+    return lines
+
+
+def restored_table(attempt: Mapping[str, Any], *, width: int) -> list[Line]:
+    """Return the table of components and where each came from."""
+    ranks = attempt["restored"]
+    shown = _distinct_ranks(ranks)
+    joined = attempt["started_from"]
+    components = list(dict.fromkeys(c for rank in shown for c in ranks[rank]))
+    # What went wrong comes first when not everything fits.
+    components.sort(
+        key=lambda c: not any(is_amiss(c, ranks[r].get(c), joined) for r in shown)
+    )
+    name_width = max((len(c) for c in components), default=0)
+    heading = "".join(
+        f"{'restored from' if len(shown) == 1 else f'rank {rank}':<15}"
+        for rank in shown
+    )
+    lines: list[Line] = [
+        [(f"    {'component':<{max(name_width, 9)}}  {heading}".rstrip(), "dim")]
+    ]
+    for component in components[:MOST_COMPONENTS]:
+        line: Line = [(f"    {component:<{max(name_width, 9)}}  ", "")]
+        for rank in shown:
+            value = ranks[rank].get(component)
+            amiss = is_amiss(component, value, joined)
+            line.append((f"{_origin(value):<15}", "red" if amiss else ""))
+        lines.append(line)
+    rest = components[MOST_COMPONENTS:]
+    if rest:
+        lines += _wrapped(
+            f"{len(rest)} more, as they should be", indent=4, width=width, style="dim"
+        )
+    return lines
+
+
+def is_amiss(component: str, value: Any, joined: Any) -> bool:
+    """Tell whether a component came from elsewhere than the step that was joined."""
+    if value is None:
+        return False
+    if not isinstance(value, int):
+        return True
+    if component in ("batch", "samples"):
+        # The first batch after step K is the one that made step K + 1.
+        return joined is not None and value not in (joined, joined + 1)
+    return bool(value != joined)
+
+
+def _distinct_ranks(ranks: Mapping[str, Any]) -> list[str]:
+    """Return the ranks to show: one where all agree, else the first four."""
+    names = sorted(ranks, key=lambda r: int(r) if str(r).isdecimal() else 0)
+    if all(ranks[name] == ranks[names[0]] for name in names):
+        return names[:1]
+    return names[:4]
+
+
+def _origin(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"step {value}" if isinstance(value, int) else str(value)
+
+
+def _divergence(divergence: Mapping[str, Any], *, width: int) -> list[Line]:
+    text = (
+        f"First difference: step {divergence['step']}, rank {divergence['rank']}:"
+        f" {', '.join(divergence['components'])}"
+    )
+    if divergence.get("tensor"):
+        text += f" ({one_line(str(divergence['tensor']))}"
+        if divergence.get("elements") is not None:
+            text += f", {divergence['elements']} elements"
+        if divergence.get("max_ulp") is not None:
+            text += f", up to {divergence['max_ulp']} ULP"
+        text += ")"
+    return [[], *_wrapped(text, indent=2, width=width, most=3)]
+
+
+def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
+    """Return what bounds the verdict: hidden files, what is not protected, what is left."""
+    said: list[str] = []
+    baseline = document.get("baseline") or {}
+    said += [note["message"] for note in baseline.get("notes", ())]
+    if baseline.get("not_compared"):
+        said.append(
+            "not compared, since two uninterrupted runs differ there: "
+            + ", ".join(baseline["not_compared"])
+        )
+    told = {n["name"] for n in baseline.get("notes", ())}
+    said += [
+        _note_text(document, entry)
+        for entry in document["notes"]
+        if entry["name"] not in told
+    ]
+    coverage = document["coverage"]
+    dropped = coverage.get("not_reached") or 0
+    if dropped:
+        said.append(
+            f"{dropped} drawn kill point{'s were' if dropped != 1 else ' was'} not"
+            " reached and dropped"
+        )
+    if document.get("unprotected"):
+        said += [f"not protected: {text}" for text in document["unprotected"]]
+    lines: list[Line] = []
+    for text in dict.fromkeys(said):
+        lines += _labelled("Note: ", text, style="yellow", width=width, most=2)
+    return lines
+
+
+def _note_text(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    trials = entry["trials"]
+    message = next(
+        (
+            note["message"]
+            for trial in document["trials"]
+            for note in trial.get("notes", ())
+            if note["name"] == entry["name"]
+        ),
+        entry["name"],
+    )
+    return f"{message} ({trials_text(trials)})" if trials else str(message)
+
+
+def trials_text(trials: list[int]) -> str:
+    """Return "trial 3", or "trials 1, 2, 5" with the middle left out when it is long."""
+    if len(trials) == 1:
+        return f"trial {trials[0]}"
+    shown = [str(n) for n in trials]
+    if len(shown) > 8:
+        shown = [*shown[:6], "...", shown[-1]]
+    return f"trials {', '.join(shown)}"
+
+
+def _replay_line(
+    document: Mapping[str, Any], findings: list[dict[str, Any]]
+) -> str | None:
+    """Return the command that carries out the first finding's trial again, whole."""
+    number = findings[0]["trial"] if findings else 0
+    for trial in document["trials"]:
+        if trial["number"] == number and trial.get("replay"):
+            command = " ".join(shlex.quote(one_line(w)) for w in document["command"])
+            return f"spotchaos replay {trial['replay']} -- {command}"
+    return None
+
+
+def _wrapped(
+    text: str, *, indent: int, width: int, most: int | None = None, style: str = ""
+) -> list[Line]:
+    pad = " " * indent
+    wrapped = textwrap.wrap(
+        one_line(text),
+        width=width,
+        initial_indent=pad,
+        subsequent_indent=pad,
+        max_lines=most,
+        placeholder=" ...",
+    )
+    return [[(line, style)] for line in wrapped]
+
+
+def _labelled(
+    label: str, text: str, *, style: str, width: int, most: int = 4
+) -> list[Line]:
+    lines = _wrapped(label + text, indent=2, width=width, most=most)
+    first = lines[0][0][0]
+    lines[0] = [(f"  {label}", style), (first[2 + len(label) :], "")]
+    return lines
