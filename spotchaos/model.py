@@ -49,6 +49,7 @@ class StateMark:
     rng: Mapping[str, tuple[str, str | None, int]] = field(default_factory=dict)
     epoch: int | None = None
     t_s: float = 0.0
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # component -> its dtypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,9 @@ class Note:
     attempt: int | None = None
 
 
-Restored = Mapping[int, Mapping[str, int | str]]  # rank -> component -> step|"fresh"|...
+Restored = Mapping[
+    int, Mapping[str, int | str]
+]  # rank -> component -> step|"fresh"|...
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,8 @@ class Resume:
     newest_resume_point: int | None
     lost_steps: int
     divergence: Divergence | None = None
+    # rank -> RNG stream -> draws by which it was moved after it had been restored
+    disturbed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,357 @@
+"""From the files of a trace folder to the record of one attempt.
+
+Nothing here trusts a file to be whole: a reclaim cuts the last line, leaves out the
+farewell, and takes processes that had only just begun. What cannot be read is left out;
+what the counters still know is used where the farewell is missing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from spotchaos.model import (
+    AttemptTrace,
+    LoadMark,
+    ProgramException,
+    RankTrace,
+    SaveMark,
+    StateMark,
+    StepMark,
+)
+from spotchaos.trace.format import (
+    PROBE_SITES,
+    STEPS_SLOT,
+    Counters,
+    decode_lines,
+    site_slot,
+)
+
+
+def read_attempt(folder: Path) -> AttemptTrace:
+    """Read what all processes of one attempt left behind in `folder`.
+
+    Processes that took no step and are not the one that failed to take any (loader
+    workers, launchers, compile workers) are counted and otherwise left out. Where two
+    processes claim one rank, the one that trained is believed.
+
+    Args:
+        folder: the attempt's trace folder; a missing or empty one is an attempt that
+            was never observed.
+    """
+    processes = [p for p in map(_read_process, sorted(folder.glob("*.trace"))) if p]
+    mains = [p for p in processes if p.is_main]
+    trained = [p for p in mains if p.has_trained]
+    chosen: dict[int, _Process] = {}
+    for process in trained or mains:
+        rival = chosen.get(process.rank)
+        if rival is None or process.claim > rival.claim:
+            chosen[process.rank] = process
+    sizes = [p.world_size for p in chosen.values() if p.world_size]
+    return AttemptTrace(
+        ranks={rank: chosen[rank].finished() for rank in sorted(chosen)},
+        world_size=max(sizes, default=len(chosen)),
+        processes=len(processes),
+        torch_seen=any(p.torch for p in processes),
+    )
+
+
+@dataclass(slots=True)
+class _Save:
+    """The writes between two steps, while they are being read."""
+
+    step: int
+    begun_at_s: float
+    numbers: dict[int, float | None] = field(default_factory=dict)  # n -> end
+    paths: dict[str, None] = field(default_factory=dict)
+    state: StateMark | None = None
+
+
+@dataclass(slots=True)
+class _Process:
+    """One process while its marks are being read."""
+
+    hello: Mapping[str, Any] = field(default_factory=dict)
+    states: dict[int, StateMark] = field(default_factory=dict)
+    finish: StateMark | None = None
+    steps: dict[int, StepMark] = field(default_factory=dict)
+    saves: list[_Save] = field(default_factory=list)
+    loads: dict[tuple[str, str], LoadMark] = field(default_factory=dict)
+    sites: list[tuple[str, int, int, float]] = field(default_factory=list)
+    optimizers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    dumps: list[Mapping[str, Any]] = field(default_factory=list)
+    notes: list[tuple[str, str]] = field(default_factory=list)
+    bye: Mapping[str, Any] | None = None
+    torch: Mapping[str, Any] | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    waiting: StateMark | None = None  # a state at "save" that came before its save
+
+    @property
+    def done(self) -> int:
+        return max(self.steps, default=0)
+
+    @property
+    def rank(self) -> int:
+        return int(self.hello.get("rank") or 0)
+
+    @property
+    def world_size(self) -> int:
+        return int(self.hello.get("world_size") or 0)
+
+    @property
+    def is_main(self) -> bool:
+        return self.hello.get("role", "main") != "helper" or self.has_trained
+
+    @property
+    def has_trained(self) -> bool:
+        return bool(self.steps) or bool(self.states)
+
+    @property
+    def claim(self) -> tuple[bool, int, int, bool, bool, float]:
+        """How well this process speaks for its rank; the greater one is believed."""
+        return (
+            bool(self.steps),
+            len(self.steps),
+            len(self.states),
+            self.hello.get("rank") is not None,
+            self.torch is not None,
+            # Of two that did nothing, the first started is the program itself.
+            -float(self.hello.get("t") or 0.0),
+        )
+
+    def finished(self) -> RankTrace:
+        """Return the frozen record."""
+        bye = self.bye or {}
+        counts = dict(self.counters)
+        for site, count in dict(bye.get("counts") or {}).items():
+            counts[str(site)] = max(int(count), counts.get(str(site), 0))
+        torch = self.torch or {}
+        steps = tuple(self.steps[n] for n in sorted(self.steps))
+        return RankTrace(
+            rank=self.rank,
+            states=dict(sorted(self.states.items())),
+            finish=self.finish,
+            steps=steps,
+            saves=tuple(_save(n, group) for n, group in enumerate(self.saves, start=1)),
+            loads=tuple(self.loads.values()),
+            counts=counts,
+            sites=tuple(self.sites),
+            optimizers=tuple(self.optimizers[n] for n in sorted(self.optimizers)),
+            counted={k: int(v) for k, v in dict(bye.get("counted") or {}).items()},
+            exception=_exception(bye.get("exception")),
+            said_bye=self.bye is not None,
+            dumps=tuple(self.dumps),
+            notes=tuple(self.notes),
+            pid=int(self.hello.get("pid") or 0),
+            torch=torch.get("version"),
+            python=self.hello.get("python"),
+            algorithm=torch.get("algorithm"),
+            epochs=_epochs(steps, self.sites),
+        )
+
+
+def _read_process(path: Path) -> _Process | None:
+    process = _Process(counters=_counters(path.with_suffix(".counters")))
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    for mark in decode_lines(content):
+        if not isinstance(mark, dict):
+            continue
+        reader = _READERS.get(str(mark.get("k")))
+        if reader is None:
+            continue
+        try:
+            reader(process, mark)
+        except (KeyError, TypeError, ValueError):
+            # A mark of a later release, or one that a dying process garbled.
+            continue
+    return process if process.hello else None
+
+
+def _counters(path: Path) -> dict[str, int]:
+    try:
+        page = Counters(str(path))
+    except (OSError, ValueError):
+        # No page, or one cut short before it had its size.
+        return {}
+    try:
+        counts = {site: page.get(site_slot(site)) for site in PROBE_SITES}
+        counts["step-end"] = max(counts["step-end"], page.get(STEPS_SLOT))
+    finally:
+        page.close()
+    return {site: count for site, count in counts.items() if count}
+
+
+def _read_hello(process: _Process, mark: Mapping[str, Any]) -> None:
+    process.hello = mark
+
+
+def _read_torch(process: _Process, mark: Mapping[str, Any]) -> None:
+    process.torch = mark
+
+
+def _read_state(process: _Process, mark: Mapping[str, Any]) -> None:
+    rng: dict[str, tuple[str, str | None, int]] = {}
+    components = {str(k): str(v) for k, v in dict(mark["c"]).items() if v is not None}
+    for stream, value in dict(mark.get("rng") or {}).items():
+        block, following, position = value
+        rng[str(stream)] = (str(block), following and str(following), int(position))
+        components[str(stream)] = f"{block}.{position}"
+    process.dtypes.update(mark.get("dtypes") or {})
+    state = StateMark(
+        step=int(mark["step"]),
+        at=str(mark["at"]),
+        components=components,
+        rng=rng,
+        epoch=mark.get("epoch"),
+        t_s=float(mark.get("t") or 0.0),
+        dtypes=dict(process.dtypes),
+    )
+    if state.at == "finish":
+        process.finish = state
+    elif state.at == "save":
+        group = process.saves[-1] if process.saves else None
+        if group is not None and group.step == state.step and group.state is None:
+            group.state = state
+        else:
+            process.waiting = state
+    else:
+        # A forward whose gradients were dropped may have announced the same step: the
+        # last one before the step is the one whose gradients reached it.
+        process.states[state.step] = state
+
+
+def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
+    samples = mark.get("samples")
+    loss = mark.get("loss")
+    components = {str(k): str(v) for k, v in dict(mark["c"]).items() if v is not None}
+    process.steps[int(mark["step"])] = StepMark(
+        step=int(mark["step"]),
+        components=components,
+        loss=None if loss is None else float(loss),
+        samples=None if samples is None else tuple(str(s) for s in samples),
+        ids=str(mark.get("ids") or "rows"),
+        micro=int(mark.get("micro") or 1),
+        epoch=mark.get("epoch"),
+        t_s=float(mark.get("t") or 0.0),
+    )
+
+
+def _read_save(process: _Process, mark: Mapping[str, Any]) -> None:
+    number, begun = int(mark["n"]), float(mark.get("t") or 0.0)
+    # All writes between two steps are one save, whatever number they were given.
+    if not process.saves or process.saves[-1].step != process.done:
+        process.saves.append(_Save(step=process.done, begun_at_s=begun))
+    group = process.saves[-1]
+    group.numbers[number] = None
+    waiting = process.waiting
+    if group.state is None and waiting is not None and waiting.step == group.step:
+        group.state = waiting
+    process.waiting = None
+
+
+def _read_saved(process: _Process, mark: Mapping[str, Any]) -> None:
+    number = int(mark["n"])
+    for group in reversed(process.saves):
+        if number in group.numbers:
+            group.numbers[number] = float(mark.get("t") or 0.0)
+            group.paths.update(dict.fromkeys(str(p) for p in mark.get("paths") or ()))
+            return
+
+
+def _read_load(process: _Process, mark: Mapping[str, Any]) -> None:
+    path, via = str(mark["path"]), str(mark.get("via") or mark["k"])
+    load = LoadMark(
+        path=path, via=via, step=process.done, t_s=float(mark.get("t") or 0.0)
+    )
+    process.loads.setdefault((path, via), load)
+
+
+def _read_site(process: _Process, mark: Mapping[str, Any]) -> None:
+    step = mark.get("step")
+    process.sites.append(
+        (
+            str(mark["site"]),
+            int(mark["n"]),
+            process.done if step is None else int(step),
+            float(mark.get("t") or 0.0),
+        )
+    )
+
+
+def _read_optimizer(process: _Process, mark: Mapping[str, Any]) -> None:
+    index = int(mark["index"])
+    kept = {k: v for k, v in mark.items() if k not in ("k", "t")}
+    process.optimizers[index] = {**process.optimizers.get(index, {}), **kept}
+
+
+def _read_note(process: _Process, mark: Mapping[str, Any]) -> None:
+    process.notes.append((str(mark["name"]), str(mark.get("message") or "")))
+
+
+def _read_dump(process: _Process, mark: Mapping[str, Any]) -> None:
+    process.dumps.append({k: v for k, v in mark.items() if k not in ("k", "t")})
+
+
+def _read_bye(process: _Process, mark: Mapping[str, Any]) -> None:
+    process.bye = mark
+
+
+_READERS = {
+    "hello": _read_hello,
+    "torch": _read_torch,
+    "state": _read_state,
+    "step": _read_step,
+    "save": _read_save,
+    "saved": _read_saved,
+    "load": _read_load,
+    "read": _read_load,
+    "site": _read_site,
+    "optimizer": _read_optimizer,
+    "note": _read_note,
+    "dump": _read_dump,
+    "bye": _read_bye,
+}
+
+
+def _save(number: int, group: _Save) -> SaveMark:
+    ends = [end for end in group.numbers.values() if end is not None]
+    whole = len(ends) == len(group.numbers)
+    state = group.state
+    return SaveMark(
+        number=number,
+        step=group.step,
+        paths=tuple(group.paths),
+        state=replace(state, at="save") if state is not None else None,
+        begun_at_s=group.begun_at_s,
+        ended_at_s=max(ends) if whole and ends else None,
+    )
+
+
+def _exception(found: Any) -> ProgramException | None:
+    if not isinstance(found, Mapping):
+        return None
+    line = found.get("line")
+    return ProgramException(
+        type=str(found.get("type") or "Exception"),
+        message=str(found.get("message") or ""),
+        file=found.get("file"),
+        line=int(line) if isinstance(line, int) else None,
+    )
+
+
+def _epochs(
+    steps: tuple[StepMark, ...], sites: Iterable[tuple[str, int, int, float]]
+) -> dict[int, int]:
+    """Return the last step of each epoch that ended within the attempt."""
+    ended = {step: n for site, n, step, _ in sites if site == "epoch-end" and step}
+    for earlier, later in itertools.pairwise(steps):
+        if None not in (earlier.epoch, later.epoch) and earlier.epoch != later.epoch:
+            ended[earlier.step] = int(earlier.epoch or 0)
+    return dict(sorted(ended.items()))
