@@ -1,0 +1,191 @@
+"""A WSGI application on a loopback port: started, stopped, and never in anyone's way.
+
+Serves the metadata wire and the object stores alike. It prints nothing, accepts hundreds
+of connections at once, and lets a request drop its connection, cut or unanswered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import select
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+
+from spotchaos.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+# Pollers of a whole cluster may connect in the same instant.
+BACKLOG = 1024
+# How long `stop` waits for requests under way, in seconds.
+DRAIN_S = 5.0
+
+
+class DroppedError(ConnectionError):
+    """Raised by an application that has dropped its own connection."""
+
+
+class QuietHandler(WSGIRequestHandler):
+    """Says nothing on the terminal; what was asked is in the application's own log."""
+
+    def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's
+        """Leave out what werkzeug would print for each request."""
+
+
+class LoopbackServer:
+    """A threaded WSGI server that is listening once it is made.
+
+    Args:
+        app: the application.
+        host: where to listen.
+        port: 0 for a free one.
+        handler: werkzeug's request handler, for applications that bring their own.
+
+    Raises:
+        UsageError: the port is in use, out of range, or not allowed.
+    """
+
+    def __init__(
+        self,
+        app: WSGIApplication,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        handler: type[WSGIRequestHandler] = QuietHandler,
+    ) -> None:
+        self._app = app
+        self._under_way = 0
+        self._idle = threading.Condition()
+        with _listening(host, port) as listener:
+            # werkzeug would print and exit by itself if it could not bind; so it gets
+            # a socket that is bound already, of which it keeps its own copy.
+            self._server: BaseWSGIServer = make_server(
+                host,
+                port,
+                self._counted,
+                threaded=True,
+                request_handler=handler,
+                fd=listener.fileno(),
+            )
+        self.port: int = self._server.port
+        self.base_url = f"http://{host}:{self.port}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.05},
+            name=f"loopback-{self.port}",
+            daemon=True,
+        )
+        self._is_stopped = False
+
+    def start(self) -> Self:
+        """Begin to answer."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop answering, let requests under way end, free the port; safe twice."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        with self._idle:
+            self._idle.wait_for(lambda: self._under_way == 0, timeout=DRAIN_S)
+        self._server.server_close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _counted(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        with self._idle:
+            self._under_way += 1
+        try:
+            return self._app(environ, start_response)
+        finally:
+            with self._idle:
+                self._under_way -= 1
+                self._idle.notify_all()
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Any:
+    if not 0 <= port <= 65_535:
+        raise UsageError(f"there is no port {port}", hint="ports are 0 to 65535")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+        except OSError as refused:
+            raise UsageError(
+                f"cannot listen on port {port}: {_why(refused)}",
+                hint="choose another port, or 0 for a free one",
+            ) from refused
+        yield listener
+
+
+def _why(refused: OSError) -> str:
+    return (
+        "it is in use" if refused.errno == errno.EADDRINUSE else str(refused.strerror)
+    )
+
+
+def connection(environ: WSGIEnvironment) -> socket.socket:
+    """Return the socket on which this request came."""
+    sock: socket.socket = environ["werkzeug.socket"]
+    return sock
+
+
+def is_connected(sock: socket.socket) -> bool:
+    """Tell whether the other side still waits for an answer."""
+    try:
+        readable, _, _ = select.select([sock], [], [], 0)
+        return not readable or bool(sock.recv(1, socket.MSG_PEEK))
+    except (OSError, ValueError):
+        return False
+
+
+def drop(environ: WSGIEnvironment, *, is_reset: bool) -> DroppedError:
+    """Close this request's connection; raise what is returned.
+
+    Args:
+        environ: of the request.
+        is_reset: True: the client sees "connection reset"; False: an orderly end.
+    """
+    sock = connection(environ)
+    with contextlib.suppress(OSError):
+        if is_reset:
+            # Lingering for no time at all makes the close a reset.
+            linger = struct.pack("ii", 1, 0)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            sock.close()
+        else:
+            sock.shutdown(socket.SHUT_RDWR)
+    return DroppedError("dropped on purpose")
+
+
+def wait_for_goodbye(environ: WSGIEnvironment, goes_on: Callable[[], bool]) -> None:
+    """Hold the connection without an answer until its client leaves or `goes_on` ends."""
+    sock = connection(environ)
+    while goes_on() and is_connected(sock):
+        # Whether to go on is looked at four times a second; nobody is in a hurry here.
+        select.select([sock], [], [], 0.25)
