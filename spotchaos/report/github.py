@@ -90,7 +90,7 @@ def summary(document: Document) -> str:
             "| --- | --- | --- | --- |",
         ]
         lines += [
-            f"| `{_cell(f['name'])}` | {trials_text(f['trials']) if f['trials'] else ''}"
+            f"| {_code(f['name'])} | {trials_text(f['trials']) if f['trials'] else ''}"
             f" | {_cell(f['message'])} | {_cell(f.get('hint') or '')} |"
             for f in findings
         ]

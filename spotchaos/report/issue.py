@@ -60,7 +60,7 @@ def _expected(document: Mapping[str, Any]) -> str:
 
 def _steps(document: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
     command = " ".join(shlex.quote(one_line(w)) for w in document["command"])
-    lines = ["pip install spotchaos"]
+    lines = [f"pip install spotchaos=={document['spotchaos']}"]
     if trial.get("replay"):
         lines.append(f"spotchaos replay {trial['replay']} -- {command}")
     else:

@@ -1,0 +1,77 @@
+"""`spotchaos doctor`: what this machine can do, and what falls back to what."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import tempfile
+
+import click
+
+from spotchaos import __version__
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> int:
+    """Say what this machine can isolate, record and interrupt."""
+    from spotchaos.launch.mechanisms import find_mechanisms
+    from spotchaos.launch.supervisor import supervisor_available
+
+    mechanisms = find_mechanisms()
+    available, reason = supervisor_available()
+    files = "on" if available else f"off: {reason}"
+    rows = [
+        ("spotchaos", __version__),
+        ("python", f"{platform.python_version()} at {sys.executable}"),
+        ("torch", _torch()),
+        ("system", f"{platform.system()} {platform.release()}, {platform.machine()}"),
+        ("cores", _cores()),
+        ("memory", _memory()),
+        ("room for copies", _room()),
+        *mechanisms.as_report().items(),
+        ("file sites", files),
+    ]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+    print()
+    unprotected = mechanisms.unprotected()
+    for sentence in unprotected:
+        print(f"not protected: {sentence}")
+    if not unprotected:
+        print("Every attempt is isolated: nothing of yours is written or reached.")
+    return 0
+
+
+def _torch() -> str:
+    """Return torch's version from its metadata; importing it takes seconds."""
+    if importlib.util.find_spec("torch") is None:
+        return "not found by this interpreter; the program's own may have it"
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return "found, version unknown"
+
+
+def _cores() -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    total = os.cpu_count()
+    if usable is None or usable == total:
+        return str(total)
+    return f"{usable} usable of {total}"
+
+
+def _memory() -> str:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}"
+
+
+def _room() -> str:
+    folder = tempfile.gettempdir()
+    return f"{shutil.disk_usage(folder).free / 2**30:.1f} GiB in {folder}"

@@ -1,0 +1,114 @@
+"""`spotchaos replay`: carry out one known plan again, from a token or from a report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spotchaos.cli.arguments import (
+    REFERENCE,
+    Command,
+    given_values,
+    outputs_of,
+    with_options,
+)
+from spotchaos.config import read_config
+from spotchaos.errors import ReportError, UsageError
+from spotchaos.options import BY_NAME, make_settings
+from spotchaos.settings import Settings
+from spotchaos.token import PREFIX, settings_of
+
+EPILOG = """\b
+  spotchaos replay sc1:eyJwbGFuIjoic3RlcC1lbmQ6MTIifQ -- python train.py
+  spotchaos replay report.json --trial 3
+
+A report names its command; a token does not. Options given here win over
+those of the token."""
+
+
+@click.command(
+    cls=Command,
+    options_metavar="[options]",
+    epilog=EPILOG,
+)
+@click.option(
+    "--trial",
+    metavar="N",
+    type=int,
+    help="of a report: which trial (default: the first that is violated)",
+)
+@with_options("replay")
+@click.argument("target", metavar="TOKEN|REPORT.json")
+@click.argument(
+    "program", metavar="[-- COMMAND [ARG]...]", nargs=-1, type=click.UNPROCESSED
+)
+def command(
+    target: str, program: tuple[str, ...], trial: int | None, **given: Any
+) -> int:
+    """Carry out one known plan again."""
+    token, told = _token_of(target, trial)
+    values = {**_from_file(), **given_values(given)}
+    base = make_settings(
+        values, command=program or told or REFERENCE, folder=Path.cwd()
+    )
+    settings = _given_wins(settings_of(token, base), base, given_values(given))
+    from spotchaos.campaign import run
+    from spotchaos.cli.campaigns import carry_out
+
+    return carry_out(run, settings, outputs_of(values))
+
+
+def _token_of(target: str, trial: int | None) -> tuple[str, tuple[str, ...]]:
+    """Return the token to replay and, from a report, its command."""
+    if target.startswith(PREFIX):
+        if trial is not None:
+            raise UsageError(
+                "--trial goes with a report, not with a token", hint="leave out --trial"
+            )
+        return target, ()
+    path = Path(target)
+    if path.suffix != ".json" and not path.exists():
+        # Neither: the token's own error names what is wrong with it.
+        return target, ()
+    from spotchaos.report.stored import read_report
+
+    document = read_report(path)
+    chosen = _trial_of(document["trials"], trial, target)
+    if not chosen.get("replay"):
+        raise ReportError(f"trial {chosen['number']} of {target!r} has no replay token")
+    return chosen["replay"], tuple(document["command"])
+
+
+def _trial_of(
+    trials: list[dict[str, Any]], number: int | None, target: str
+) -> dict[str, Any]:
+    if not trials:
+        raise ReportError(f"the report {target!r} has no trials to replay")
+    if number is None:
+        return next((t for t in trials if t["verdict"] == "violated"), trials[0])
+    for trial in trials:
+        if trial["number"] == number:
+            return trial
+    numbers = [t["number"] for t in trials]
+    raise ReportError(
+        f"the report {target!r} has no trial {number}",
+        hint=f"its trials are {min(numbers)} to {max(numbers)}",
+    )
+
+
+def _from_file() -> dict[str, Any]:
+    """Return the file's values that a replay takes; the token brings the plan."""
+    values = read_config(Path.cwd())
+    return {k: v for k, v in values.items() if "replay" in BY_NAME[k].commands}
+
+
+def _given_wins(replayed: Settings, base: Settings, given: dict[str, Any]) -> Settings:
+    """Put back over the token what stands on the command line."""
+    targets = {BY_NAME[name].target for name in given}
+    if "grace" in given:
+        targets = (targets - {"grace"}) | {"grace_s", "grace_steps"}
+    own = {t: getattr(base, t) for t in targets if hasattr(base, t)}
+    return replace(replayed, **own)

@@ -1,0 +1,61 @@
+"""`spotchaos report`: render a stored report again, or compare two."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spotchaos.cli.arguments import (
+    Command,
+    given_values,
+    outputs_of,
+    with_options,
+)
+from spotchaos.cli.front import HELD, VIOLATED
+from spotchaos.errors import UsageError
+
+EPILOG = """\b
+  spotchaos report report.json --html report.html
+  spotchaos report before.json after.json
+
+With one report the status is 0. With two, it is 1 if the second has findings
+that the first has not, else 0."""
+
+
+@click.command(cls=Command, options_metavar="[options]", epilog=EPILOG)
+@with_options("report")
+@click.argument("reports", metavar="REPORT.json...", nargs=-1, required=True)
+def command(reports: tuple[str, ...], **given: Any) -> int:
+    """Render a report again, or compare two."""
+    outputs = outputs_of(given_values(given))
+    if len(reports) > 2:
+        raise UsageError(
+            f"{len(reports)} reports were given", hint="give one, or two to compare"
+        )
+    from spotchaos.cli.campaigns import give_out
+    from spotchaos.report.formats import check_writable
+    from spotchaos.report.redact import redact
+    from spotchaos.report.screen import plain, screen
+    from spotchaos.report.stored import compare, comparison_text, read_report
+
+    for path in outputs.files.values():
+        check_writable(path)
+    documents = [read_report(Path(name)) for name in reports]
+    if outputs.redact:
+        documents = [redact(document) for document in documents]
+    if len(documents) == 2:
+        if outputs.files or outputs.github or outputs.issue is not None:
+            raise UsageError(
+                "a comparison is shown on the screen only",
+                hint="give one report to render it in another form",
+            )
+        difference = compare(*documents)
+        sys.stdout.write(comparison_text(difference))
+        return VIOLATED if difference.new else HELD
+    if outputs.issue is None:
+        sys.stdout.write(plain(screen(documents[0])))
+    give_out(documents[0], outputs)
+    return HELD
