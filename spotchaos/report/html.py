@@ -1,0 +1,130 @@
+"""The report as one self-contained page: no network, readable with scripts off."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from spotchaos.explanations import page
+from spotchaos.report import drawing
+from spotchaos.report.github import first_of_each
+from spotchaos.report.redact import clean, one_line
+from spotchaos.report.screen import is_amiss, trials_text
+
+_FOLDER = resources.files(__package__).joinpath("templates")
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """Return the page of a report."""
+    document = _cleaned(document)
+    script = _asset("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    findings = first_of_each(document)
+    trials = document["trials"]
+    baseline = document.get("baseline") or {}
+    loss = (document.get("series") or {}).get("loss") or {}
+    return _template().render(
+        report=document,
+        findings=findings,
+        baseline=baseline,
+        pages={f["name"]: _explanation(f["name"]) for f in findings},
+        counts={v: sum(t["verdict"] == v for t in trials) for v in _VERDICTS},
+        losses=drawing.losses(loss),
+        curves=[drawing.curve_name(n) for n in list(loss)[: drawing.MOST_SERIES + 1]],
+        differences=drawing.differences(loss),
+        strip=drawing.kill_strip(trials, baseline.get("steps") or 0),
+        style=Markup(_asset("report.css")),
+        script=Markup(script),
+        script_digest=digest,
+    )
+
+
+_VERDICTS = ("violated", "unknown", "held")
+
+
+def heat(attempt: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the restored-from table: component, and a cell for each rank."""
+    ranks: Mapping[str, Mapping[str, Any]] = attempt.get("restored") or {}
+    joined = attempt.get("started_from")
+    components = dict.fromkeys(c for row in ranks.values() for c in row)
+    rows = []
+    for component in components:
+        cells = []
+        for row in ranks.values():
+            value = row.get(component)
+            cells.append(
+                {
+                    "text": _origin(value),
+                    "kind": _kind(component, value, joined),
+                }
+            )
+        rows.append({"component": component, "cells": cells})
+    return rows
+
+
+def _origin(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"step {value}" if isinstance(value, int) else str(value)
+
+
+def _kind(component: str, value: Any, joined: Any) -> str:
+    if value is None:
+        return "none"
+    if not is_amiss(component, value, joined):
+        return "good"
+    return value if value in ("fresh", "foreign") else "elsewhere"
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return {clean(str(key)): _cleaned(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cleaned(inner) for inner in value]
+    return value
+
+
+def _explanation(name: str) -> Markup | None:
+    """Return the page of a finding as HTML; raw HTML in it is shown, not interpreted."""
+    from markdown_it import MarkdownIt
+
+    try:
+        text = page(name)
+    except KeyError:
+        return None
+    # The page is shown below the finding's own heading.
+    text = text.partition("\n")[2] if text.startswith("# ") else text
+    rendered: str = MarkdownIt("commonmark", {"html": False}).render(text)
+    return Markup(rendered)
+
+
+def _shell_line(words: list[str]) -> str:
+    return shlex.join([one_line(str(word)) for word in words])
+
+
+def _asset(name: str) -> str:
+    return _FOLDER.joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(heat=heat, timeline=drawing.timeline)
+    environment.filters.update(
+        trials_text=trials_text, one_line=one_line, shell=_shell_line
+    )
+    return environment.from_string(_asset("report.html"))
