@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -38,9 +38,9 @@ class Request:
     method: str
     path: str
     received_at: datetime
-    query: Mapping[str, str] = NO_ITEMS
+    query: Mapping[str, str] = field(default_factory=dict)
     # Names in lower case.
-    headers: Mapping[str, str] = NO_ITEMS
+    headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
 
     @classmethod
@@ -72,7 +72,7 @@ class Response:
     status: int = 200
     body: bytes = b""
     content_type: str = "text/plain"
-    headers: Mapping[str, str] = NO_ITEMS
+    headers: Mapping[str, str] = field(default_factory=dict)
     delivery: Delivery = Delivery.ANSWER
     # With HOLD: when to ask again at the latest; None: only when something changes.
     hold_until: datetime | None = None

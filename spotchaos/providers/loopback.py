@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 # How long `stop` waits for requests under way, in seconds.
 DRAIN_S = 5.0
+_HANDLER = "spotchaos.handler"
 
 
 class DroppedError(ConnectionError):
@@ -35,6 +36,10 @@ class DroppedError(ConnectionError):
 
 class QuietHandler(WSGIRequestHandler):
     """Says nothing on the terminal; what was asked is in the application's own log."""
+
+    def make_environ(self) -> WSGIEnvironment:
+        """Let the application reach its handler, so that it can drop the connection."""
+        return super().make_environ() | {_HANDLER: self}
 
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's
         """Leave out what werkzeug would print for each request."""
@@ -47,7 +52,7 @@ class LoopbackServer:
         app: the application.
         host: where to listen.
         port: 0 for a free one.
-        handler: werkzeug's request handler, for applications that bring their own.
+        handler: werkzeug's request handler; applications bring their own as a subclass.
 
     Raises:
         UsageError: the port is in use, out of range, or not allowed.
@@ -59,7 +64,7 @@ class LoopbackServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        handler: type[WSGIRequestHandler] = QuietHandler,
+        handler: type[QuietHandler] = QuietHandler,
     ) -> None:
         self._app = app
         self._under_way = 0
@@ -165,19 +170,20 @@ def is_connected(sock: socket.socket) -> bool:
 
 
 def drop(environ: WSGIEnvironment, *, is_reset: bool) -> DroppedError:
-    """Close this request's connection; raise what is returned.
+    """Let this request's connection end without an answer; raise what is returned.
 
     Args:
         environ: of the request.
         is_reset: True: the client sees "connection reset"; False: an orderly end.
     """
     sock = connection(environ)
+    # Else the handler would wait for the next request on a connection of HTTP/1.1.
+    environ[_HANDLER].close_connection = True
     with contextlib.suppress(OSError):
         if is_reset:
-            # Lingering for no time at all makes the close a reset.
+            # Lingering for no time at all makes the server's close a reset.
             linger = struct.pack("ii", 1, 0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            sock.close()
         else:
             sock.shutdown(socket.SHUT_RDWR)
     return DroppedError("dropped on purpose")

@@ -1,0 +1,211 @@
+"""How S3 and Google Cloud Storage spell their operations, errors and listings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+from urllib.parse import unquote
+from xml.sax.saxutils import escape
+
+from spotchaos.injectors.storage_faults import Kind, Operation
+
+
+class Dialect(Protocol):
+    """One store's spelling; all pure."""
+
+    @property
+    def store(self) -> str: ...
+
+    def operation(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> Operation:
+        """Say what a request does."""
+        ...
+
+    def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
+        """Return status, content type and body of the answer that `fault` gives."""
+        ...
+
+    def without(self, keys: Collection[str], listing: bytes) -> bytes:
+        """Return a listing that does not show `keys`."""
+        ...
+
+
+# Fault -> status, code, message. Source: Amazon S3 API reference, "Error responses".
+_S3_ERRORS: Final = {
+    "503": (503, "SlowDown", "Please reduce your request rate."),
+    "500": (500, "InternalError", "We encountered an internal error."),
+    "403": (403, "AccessDenied", "Access Denied"),
+    "expired-token": (400, "ExpiredToken", "The provided token has expired."),
+    "clock-skew": (
+        403,
+        "RequestTimeTooSkewed",
+        "The difference between the request time and the server's time is too large.",
+    ),
+    # CompleteMultipartUpload may answer 200 before it fails. Source: ibid.,
+    # "CompleteMultipartUpload".
+    "error-body": (200, "InternalError", "We encountered an internal error."),
+}
+_S3_BY_QUERY: Final = (
+    ("PUT", "partNumber", "UploadPart", Kind.WRITE),
+    ("POST", "uploadId", "CompleteMultipartUpload", Kind.COMMIT),
+    ("POST", "uploads", "CreateMultipartUpload", Kind.OBJECT),
+    ("DELETE", "uploadId", "AbortMultipartUpload", Kind.OBJECT),
+    ("GET", "uploadId", "ListParts", Kind.OBJECT),
+)
+_S3_OBJECT: Final = {
+    "GET": ("GetObject", Kind.READ),
+    "HEAD": ("HeadObject", Kind.OBJECT),
+    "PUT": ("PutObject", Kind.WRITE),
+    "DELETE": ("DeleteObject", Kind.OBJECT),
+    "POST": ("PostObject", Kind.OBJECT),
+}
+
+
+class S3Dialect:
+    """Amazon S3, path style."""
+
+    store = "s3"
+
+    def operation(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> Operation:
+        bucket, _, key = path.lstrip("/").partition("/")
+        if not bucket:
+            return Operation(name="ListBuckets", kind=Kind.OTHER)
+        if not key:
+            return _s3_bucket_operation(method, bucket, query)
+        for verb, parameter, name, kind in _S3_BY_QUERY:
+            if method == verb and parameter in query:
+                return Operation(name=name, kind=kind, bucket=bucket, key=key)
+        if method == "PUT" and "x-amz-copy-source" in headers:
+            return Operation(
+                name="CopyObject", kind=Kind.COMMIT, bucket=bucket, key=key
+            )
+        name, kind = _S3_OBJECT.get(method, (method, Kind.OTHER))
+        return Operation(name=name, kind=kind, bucket=bucket, key=key)
+
+    def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
+        status, code, message = _S3_ERRORS[fault]
+        resource = escape(f"/{operation.bucket}/{operation.key}")
+        body = (
+            '<?xml version="1.0" encoding="UTF-8"?>\n'
+            f"<Error><Code>{code}</Code><Message>{message}</Message>"
+            f"<Resource>{resource}</Resource><RequestId>SPOTCHAOS</RequestId></Error>"
+        )
+        return status, "application/xml", body.encode()
+
+    def without(self, keys: Collection[str], listing: bytes) -> bytes:
+        text = listing.decode()
+        hidden = 0
+        for contents in re.findall(r"<Contents>.*?</Contents>", text, re.DOTALL):
+            key = re.search(r"<Key>(.*?)</Key>", contents, re.DOTALL)
+            # boto3 asks for URL-encoded keys; others get them escaped for XML.
+            if key and (unquote(key[1]) in keys or key[1] in map(escape, keys)):
+                text = text.replace(contents, "", 1)
+                hidden += 1
+        return re.sub(
+            r"(?<=<KeyCount>)\d+", lambda n: str(int(n[0]) - hidden), text
+        ).encode()
+
+
+_GS_ERRORS: Final = {
+    "503": (503, "backendError", "Backend Error"),
+    "500": (500, "internalError", "Internal Error"),
+    "403": (403, "forbidden", "Forbidden"),
+    "expired-token": (401, "authError", "Invalid Credentials"),
+    "clock-skew": (403, "forbidden", "Request time is too skewed"),
+    "error-body": (200, "backendError", "Backend Error"),
+}
+_GS_PATH: Final = re.compile(
+    r"^(?P<api>(?:/upload|/download)?(?:/storage/v1)?)/b/(?P<bucket>[^/]+)/o"
+    r"(?:/(?P<key>.+?))?(?P<verb>/rewriteTo/.*|/copyTo/.*|/compose)?$"
+)
+
+
+class GsDialect:
+    """Google Cloud Storage, JSON API."""
+
+    store = "gs"
+
+    def operation(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+    ) -> Operation:
+        match = _GS_PATH.match(path)
+        if match is None:
+            return Operation(name=f"{method} {path}", kind=Kind.OTHER)
+        bucket = match["bucket"]
+        key = unquote(match["key"] or query.get("name", ""))
+        name, kind = _gs_operation(method, match, query, headers)
+        return Operation(name=name, kind=kind, bucket=bucket, key=key)
+
+    def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
+        status, reason, message = _GS_ERRORS[fault]
+        code = 503 if fault == "error-body" else status
+        problem = {"domain": "global", "reason": reason, "message": message}
+        body = {"error": {"code": code, "message": message, "errors": [problem]}}
+        return status, "application/json", json.dumps(body).encode()
+
+    def without(self, keys: Collection[str], listing: bytes) -> bytes:
+        found = json.loads(listing)
+        if "items" in found:
+            found["items"] = [i for i in found["items"] if i["name"] not in keys]
+        return json.dumps(found).encode()
+
+
+def _s3_bucket_operation(
+    method: str, bucket: str, query: Mapping[str, str]
+) -> Operation:
+    if method == "GET" and (not query or {"list-type", "prefix"} & set(query)):
+        name = "ListObjectsV2" if "list-type" in query else "ListObjects"
+        return Operation(name=name, kind=Kind.LIST, bucket=bucket)
+    if method == "GET" and "uploads" in query:
+        return Operation(name="ListMultipartUploads", kind=Kind.LIST, bucket=bucket)
+    if method == "POST" and "delete" in query:
+        return Operation(name="DeleteObjects", kind=Kind.OBJECT, bucket=bucket)
+    verbs = {"PUT": "CreateBucket", "HEAD": "HeadBucket", "DELETE": "DeleteBucket"}
+    name = verbs.get(method, f"{method}Bucket")
+    return Operation(name=name, kind=Kind.OTHER, bucket=bucket)
+
+
+def _gs_operation(
+    method: str,
+    match: re.Match[str],
+    query: Mapping[str, str],
+    headers: Mapping[str, str],
+) -> tuple[str, Kind]:
+    if match["api"].startswith("/upload"):
+        if "upload_id" in query:
+            # The last chunk knows how much there is in all; the others say `*`.
+            span = headers.get("content-range", "")
+            if span and span.rpartition("/")[2] == "*":
+                return "UploadChunk", Kind.WRITE
+            return "FinishUpload", Kind.COMMIT
+        if query.get("uploadType") == "resumable":
+            return "StartUpload", Kind.OBJECT
+        return "InsertObject", Kind.WRITE
+    if match["verb"]:
+        return "ComposeObject" if match[
+            "verb"
+        ] == "/compose" else "CopyObject", Kind.COMMIT
+    if not match["key"]:
+        return "ListObjects", Kind.LIST
+    is_download = match["api"].startswith("/download") or query.get("alt") == "media"
+    if method == "GET" and is_download:
+        return "GetObject", Kind.READ
+    names = {"GET": "StatObject", "DELETE": "DeleteObject", "PATCH": "PatchObject"}
+    return names.get(method, method), Kind.OBJECT
