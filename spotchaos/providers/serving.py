@@ -13,11 +13,12 @@ from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from spotchaos.errors import UsageError
 from spotchaos.providers import ADDRESSES
 from spotchaos.providers.control import PREFIX, carry_out
+from spotchaos.providers.environment import url_host
 from spotchaos.providers.exchange import Delivery, Request
 from spotchaos.providers.loopback import (
     LoopbackServer,
@@ -27,7 +28,6 @@ from spotchaos.providers.loopback import (
     wait_for_goodbye,
 )
 from spotchaos.providers.notice import Notice
-from spotchaos.providers.profiles import profile
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ServiceFault
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
     from requests import PreparedRequest
 
-# The probe reads it and patches sockets; see `spotchaos.probe.redirect`.
-REDIRECT_VARIABLE = "SPOTCHAOS_REDIRECT"
 _METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 _LOOPBACK = re.compile(r"https?://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/|$)")
 
@@ -57,14 +55,14 @@ def in_process(service: NoticeService) -> Iterator[str]:
     def answer(prepared: PreparedRequest) -> tuple[int, Mapping[str, str], Any]:
         return _answer_requests(service, prepared)
 
-    hosts = "|".join(re.escape(_url_host(address)) for address in addresses)
+    hosts = "|".join(re.escape(url_host(address)) for address in addresses)
     with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
         mock.add_passthru(_LOOPBACK)
         for method in _METHODS:
             url = re.compile(rf"http://({hosts})(:80)?/.*")
             mock.add_callback(method, url, answer)
         try:
-            yield f"http://{_url_host(addresses[0])}"
+            yield f"http://{url_host(addresses[0])}"
         finally:
             service.close()
 
@@ -226,52 +224,6 @@ def by_signal(service: NoticeService, send: Callable[[str], None]) -> Iterator[N
         yield
 
 
-def environment_for(provider: str, base_url: str) -> dict[str, str]:
-    """Return the variables by which a child finds the server instead of the cloud.
-
-    Where the provider's clients know a variable, it is set; the built-in addresses are
-    caught by the probe, which reads `SPOTCHAOS_REDIRECT`. Proxies are bypassed, since a
-    request through one would miss the server.
-
-    Args:
-        provider: a name of `profiles.toml`.
-        base_url: of the loopback server.
-
-    Raises:
-        UsageError: the provider is unknown.
-
-    Source:
-        botocore/configprovider.py and utils.py; google-auth, `_metadata`; Go's
-        compute/metadata.
-    """
-    profile(provider)
-    authority = urlsplit(base_url).netloc
-    addresses = ADDRESSES.get(provider, ())
-    found = {"NO_PROXY": ",".join(["127.0.0.1", "localhost", *addresses])}
-    found["no_proxy"] = found["NO_PROXY"]
-    if provider == "aws":
-        found |= {
-            "AWS_EC2_METADATA_DISABLED": "false",
-            "AWS_EC2_METADATA_SERVICE_ENDPOINT": base_url,
-        }
-    if provider == "gcp":
-        found |= {
-            "GCE_METADATA_HOST": authority,
-            "GCE_METADATA_IP": authority,
-            "GCE_METADATA_ROOT": authority,
-        }
-    if addresses:
-        redirects = redirects_for(provider, base_url)
-        found[REDIRECT_VARIABLE] = ",".join(f"{a}={b}" for a, b in redirects.items())
-    return found
-
-
-def redirects_for(provider: str, base_url: str) -> dict[str, str]:
-    """Return the provider's built-in addresses, each with where it leads instead."""
-    target = urlsplit(base_url).netloc
-    return {f"{_url_host(a)}:80": target for a in ADDRESSES.get(provider, ())}
-
-
 @contextmanager
 def _in_background(
     service: NoticeService, follow: Callable[[], None]
@@ -320,10 +272,6 @@ def _addresses(service: NoticeService) -> tuple[str, ...]:
             hint="play its notice by signal or as a file",
         )
     return ADDRESSES[provider]
-
-
-def _url_host(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def _unsent(notice: Notice) -> Notice:

@@ -423,6 +423,6 @@ def _split(name: str) -> tuple[str, str]:
         if name in _names(stem):
             return stem, name[len(stem) :].removeprefix("-")
     raise UsageError(
-        f"unknown notice {name!r}",
+        f"unknown provider or notice {name!r}",
         hint=closest(name, stories()) or f"notices are {', '.join(STEMS)}",
     )
