@@ -1,0 +1,59 @@
+"""Half precision on the CPU with a loss scaler that starts afresh; expected verdict: violated (scaler-not-restored)."""
+
+import argparse
+import os
+
+import torch
+from torch import nn
+
+EPOCHS, BATCH, SAVE_EVERY = 3, 16, 10
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--out", default=".")
+args = parser.parse_args()
+os.makedirs(args.out, exist_ok=True)
+path = os.path.join(args.out, "checkpoint.pt")
+
+torch.manual_seed(0)
+data = torch.Generator().manual_seed(7)
+x = torch.randn(256, 32, generator=data)
+y = (x[:, :4].sum(1) > 0).long()
+per_epoch = len(x) // BATCH
+
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**22, growth_interval=6)
+
+step = 0
+if os.path.exists(path):
+    state = torch.load(path)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    step = state["step"]
+    torch.set_rng_state(state["rng"])
+    print("resumed from step", step, flush=True)
+
+for epoch in range(step // per_epoch, EPOCHS):
+    generator = torch.Generator().manual_seed(1000 + epoch)
+    order = torch.randperm(len(x), generator=generator)
+    for position in range(step - epoch * per_epoch, per_epoch):
+        rows = order[position * BATCH : (position + 1) * BATCH]
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        step += 1
+        print("step", step, "loss", loss.item(), flush=True)
+        if step % SAVE_EVERY == 0 or step == EPOCHS * per_epoch:
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "step": step,
+                "rng": torch.get_rng_state(),
+            }
+            torch.save(state, path + ".tmp")
+            os.replace(path + ".tmp", path)
+
+torch.save(model.state_dict(), os.path.join(args.out, "final.pt"))

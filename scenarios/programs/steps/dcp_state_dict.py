@@ -1,0 +1,27 @@
+"""Ten steps after get_state_dict on a fresh optimizer, which makes it step once with zero gradients; expected: 10 real steps, the hook fires 11 times."""
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn.functional import cross_entropy
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2))
+x, y = torch.randn(80, 8), torch.randint(0, 2, (80,))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+model_state, optimizer_state = get_state_dict(model, optimizer)
+set_state_dict(
+    model,
+    optimizer,
+    model_state_dict=model_state,
+    optim_state_dict=optimizer_state,
+)
+
+steps = 0
+for first in range(0, 80, 8):
+    loss = cross_entropy(model(x[first : first + 8]), y[first : first + 8])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    steps += 1
+print("real steps:", steps)

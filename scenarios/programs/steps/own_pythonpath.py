@@ -1,0 +1,22 @@
+"""Ten steps of a program whose command sets PYTHONPATH itself; expected: 10 real steps, nothing injected that way (not-observed)."""
+
+import schedule
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 2))
+x, y = torch.randn(80, 8), torch.randint(0, 2, (80,))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+steps = 0
+for first in range(0, 80, 8):
+    for group in optimizer.param_groups:
+        group["lr"] = schedule.rate(steps)
+    loss = cross_entropy(model(x[first : first + 8]), y[first : first + 8])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    steps += 1
+print("real steps:", steps)
