@@ -1,0 +1,1 @@
+"""The probe: what watches a program from inside, and never changes it."""

@@ -1,0 +1,107 @@
+"""Averaged copies of the weights: what is one, and what only looks like one.
+
+A second live module with the model's shapes may be an average, or a copy that is alive
+by accident. An average is one that says so by its type (torch's `AveragedModel`, a class
+named after averaging) or is a twin of the model whose parameters take no gradients.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import weakref
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.structure import LIVING, named_tensors
+from spotchaos.probe.values import is_tensor
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_NAMED_SO = re.compile(
+    r"(^|_|[a-z0-9])(EMA|Ema|SWA|Swa|Averag|Polyak|Shadow)|^ema|^swa|^shadow"
+)
+# Plain objects are searched among those of the garbage collector, this many at most.
+_MOST_OBJECTS = 2_000_000
+
+
+class Averages:
+    """The averaged copies that were found."""
+
+    def __init__(self) -> None:
+        self._holders: list[weakref.ref[Any]] = []
+
+    def search_objects(self) -> None:
+        """Look for plain objects named after averaging: 10 ms, so at saves and joins."""
+        known = {id(h()) for h in self._holders}
+        for found in gc.get_objects()[:_MOST_OBJECTS]:
+            kind = type(found)
+            if not _NAMED_SO.search(kind.__name__) or id(found) in known:
+                continue
+            if isinstance(found, type) or "_modules" in getattr(found, "__dict__", ()):
+                continue
+            try:
+                self._holders.append(weakref.ref(found))
+            except TypeError:
+                continue
+
+    def tensors(self, roots: list[Any]) -> list[tuple[str, Any]]:
+        """Return (name, tensor) of all averaged copies of `roots`."""
+        shapes = [_shapes(root) for root in roots]
+        found: list[tuple[str, Any]] = []
+        if not any(shapes):
+            return found
+        own = {id(t) for root in roots for _, t in named_tensors(root, "_parameters")}
+        number = 0
+        candidates = [m for m in LIVING.live_modules() if _is_average(m, shapes, own)]
+        # `AveragedModel` holds a copy that may look like one as well: report the outer.
+        inner = {id(c) for m in candidates for c in m.modules() if c is not m}
+        for module in candidates:
+            if id(module) in inner:
+                continue
+            for table in ("_parameters", "_buffers"):
+                for name, tensor in named_tensors(module, table):
+                    found.append((f"{number}:{name}", tensor))
+            number += 1
+        for holder in self._holders:
+            kept = holder()
+            if kept is not None:
+                tensors = _kept_tensors(kept, shapes, own)
+                found += [(f"{number}:{name}", tensor) for name, tensor in tensors]
+                number += bool(tensors)
+        return found
+
+
+AVERAGES = Averages()
+
+
+def _shapes(module: Any) -> list[Any]:
+    return [tuple(p.shape) for _, p in named_tensors(module, "_parameters")]
+
+
+def _is_average(module: Any, shapes: list[Any], own: set[int]) -> bool:
+    parameters = [p for _, p in named_tensors(module, "_parameters")]
+    if not parameters or any(id(p) in own for p in parameters):
+        return False
+    if [tuple(p.shape) for p in parameters] not in shapes:
+        return False
+    named_so = any(_NAMED_SO.search(kind.__name__) for kind in type(module).__mro__)
+    return named_so or not any(p.requires_grad for p in parameters)
+
+
+def _kept_tensors(
+    holder: Any, shapes: list[Any], own: set[int]
+) -> list[tuple[str, Any]]:
+    """Return the tensors of a plain object that keeps one for each parameter."""
+    for name, value in list(vars(holder).items()):
+        if isinstance(value, dict):
+            pairs = [(str(k), v) for k, v in value.items() if is_tensor(v)]
+        elif isinstance(value, (list, tuple)):
+            pairs = [(str(i), v) for i, v in enumerate(value) if is_tensor(v)]
+        else:
+            continue
+        if any(id(t) in own for _, t in pairs):
+            continue
+        if pairs and [tuple(t.shape) for _, t in pairs] in shapes:
+            return [(f"{name}.{key}", tensor) for key, tensor in pairs]
+    return []

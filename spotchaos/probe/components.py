@@ -1,0 +1,181 @@
+"""Where each component of the training state is found, and its fingerprint."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.averages import AVERAGES
+from spotchaos.probe.fingerprint import Digest
+from spotchaos.probe.structure import LIVING, STRUCTURE
+from spotchaos.probe.values import number_of, put
+
+if TYPE_CHECKING:
+    from typing import Any
+
+# Numbers in a group that only say how other numbers came about: a scheduler made with
+# `last_epoch=9` leaves others there and gives the same rates.
+_BOOKKEEPING = frozenset(
+    ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
+)
+# What decides a scheduler's next rates besides the rates themselves.
+_COUNTERS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i")
+
+
+class Instances:
+    """Live instances of one kind, in order of creation."""
+
+    def __init__(self) -> None:
+        self._known: list[weakref.ref[Any]] = []
+
+    def see(self, instance: Any) -> None:
+        if all(known() is not instance for known in self._known):
+            self._known.append(weakref.ref(instance))
+
+    def live(self) -> list[Any]:
+        self._known = [known for known in self._known if known() is not None]
+        return [
+            found for found in (known() for known in self._known) if found is not None
+        ]
+
+
+SCHEDULERS = Instances()
+SCALERS = Instances()
+LOADERS = Instances()
+
+
+def sorted_digest(tensors: list[tuple[str, Any]]) -> str:
+    """Digest named tensors, by name."""
+    digest = Digest()
+    for name, tensor in sorted(tensors, key=lambda pair: pair[0]):
+        digest.text(name)
+        digest.tensor(tensor)
+    return digest.hex()
+
+
+def weights() -> list[tuple[str, Any]]:
+    """Return all parameters of what is trained, and those that are in no live module."""
+    named = STRUCTURE.parameters()
+    known = {id(parameter) for _, parameter in named}
+    for key, parameter in loose_parameters(known):
+        named.append((key, parameter))
+    return named
+
+
+def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
+    """Return the optimizers' parameters that no live module names, by their place."""
+    found = []
+    for index, optimizer in LIVING.live_optimizers():
+        for number, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                if id(parameter) not in known:
+                    known.add(id(parameter))
+                    found.append((f"#{index}.{number}.{place}", parameter))
+    return found
+
+
+def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]:
+    """Return (name, gradient) of what `optimizer` is about to apply."""
+    found = []
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            if parameter.grad is not None:
+                name = names.get(id(parameter), f"#{number}.{place}")
+                found.append((name, parameter.grad))
+    return found
+
+
+def optimizer_entries(names: dict[int, str]) -> list[tuple[str, dict[str, Any]]]:
+    """Return (name of optimizer and parameter, its state) for all that have any."""
+    entries = []
+    for index, optimizer in LIVING.live_optimizers():
+        # A copy: a background save may fill a defaultdict while we look.
+        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+            if state:
+                name = names.get(
+                    id(parameter),
+                    str(parameter)[:80] if isinstance(parameter, str) else "?",
+                )
+                entries.append((f"{index}:{name}", state))
+    return sorted(entries, key=lambda entry: entry[0])
+
+
+def digest_optimizer(entries: list[tuple[str, dict[str, Any]]]) -> str:
+    """Digest the entries that `optimizer_entries` returned."""
+    digest = Digest()
+    for name, state in entries:
+        digest.text(name)
+        put(digest, state)
+    return digest.hex()
+
+
+def rates() -> list[Any]:
+    """Return the numeric hyper-parameters of all groups of all live optimizers."""
+    found = []
+    for index, optimizer in LIVING.live_optimizers():
+        for number, group in enumerate(optimizer.param_groups):
+            for key in sorted(group):
+                value = group[key]
+                if key == "params" or key in _BOOKKEEPING or isinstance(value, bool):
+                    continue
+                if isinstance(value, (tuple, list)):
+                    spelled = [s for s in map(number_of, value) if s is not None]
+                else:
+                    one = number_of(value)
+                    spelled = [] if one is None else [one]
+                if spelled:
+                    found.append([index, number, key, *spelled])
+    return found
+
+
+def schedulers() -> list[Any]:
+    """Return what decides the next rates, for each live scheduler of a live optimizer."""
+    found = []
+    for scheduler in SCHEDULERS.live():
+        state = scheduler.__dict__
+        counters = [
+            [c, number_of(state[c])] for c in _COUNTERS if state.get(c) is not None
+        ]
+        if counters:
+            found.append([type(scheduler).__name__, counters])
+    return found
+
+
+def scalers() -> list[Any]:
+    """Return scale and growth tracker of each enabled gradient scaler."""
+    found = []
+    for scaler in SCALERS.live():
+        if not getattr(scaler, "_enabled", False):
+            continue
+        scale = scaler._scale if scaler._scale is not None else scaler._init_scale
+        tracker = scaler._growth_tracker
+        if tracker is None:
+            tracker = scaler._init_growth_tracker
+        found.append([number_of(scale), number_of(tracker)])
+    return found
+
+
+def digest_values(values: list[Any]) -> str:
+    """Digest plain values in their canonical spelling."""
+    digest = Digest()
+    put(digest, values)
+    return digest.hex()
+
+
+def averages() -> list[tuple[str, Any]]:
+    """Return the tensors of averaged copies of the weights, with their counters."""
+    return AVERAGES.tensors(STRUCTURE.roots())
+
+
+def generators() -> list[Any]:
+    """Return the generators of live loaders and their samplers, each once."""
+    found: dict[int, Any] = {}
+    for loader in LOADERS.live():
+        state = loader.__dict__
+        samplers = [state.get("sampler"), state.get("batch_sampler")]
+        samplers += [getattr(s, "sampler", None) for s in samplers]
+        for owner in (loader, *samplers):
+            generator = getattr(owner, "generator", None)
+            if generator is not None and hasattr(generator, "get_state"):
+                found.setdefault(id(generator), generator)
+    return list(found.values())

@@ -1,0 +1,117 @@
+"""The end of the process: its last state, its exception, its farewell; stacks of a hang."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.record import raised
+from spotchaos.probe.saves import SAVES
+from spotchaos.probe.session import SESSION
+from spotchaos.probe.structure import LIVING, numel_of
+from spotchaos.probe.window import TRAINING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+# The harness sends it to a process that hangs; nothing else uses real-time signals.
+STACKS_SIGNAL = signal.SIGRTMIN + 10
+_finished_in: list[int] = []
+
+
+def watch_exit() -> None:
+    """Have the farewell written however the process ends by itself."""
+    atexit.register(finish)
+    SESSION.at_promotion.append(_watch_child_exit)
+
+
+def _watch_child_exit() -> None:
+    # Children of multiprocessing leave by `os._exit`, past atexit, after its finalizers.
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, finish, exitpriority=-1000)
+
+
+def watch_hang() -> None:
+    """Have the stacks of all threads written to `PID.stacks` at `STACKS_SIGNAL`."""
+    if SESSION.record is None:
+        return
+    path = os.path.join(SESSION.record.folder, f"{os.getpid()}.stacks")
+    try:
+        descriptor = raised(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        )
+        faulthandler.register(
+            STACKS_SIGNAL, file=descriptor, all_threads=True, chain=False
+        )
+    except (AttributeError, OSError, RuntimeError, ValueError) as error:
+        SESSION.trouble("stacks of a hang", error)
+
+
+def finish() -> None:
+    """Write what is left to say, once."""
+    if os.getpid() in _finished_in or SESSION.role != "main":
+        return
+    _finished_in.append(os.getpid())
+    SAVES.finish()
+    TRAINING.settle()
+    if SESSION.steps or TRAINING.counted["backward"]:
+        TRAINING.write_join()
+        TRAINING.write_finish()
+    SESSION.site("finish")
+    for index, optimizer in LIVING.live_optimizers():
+        steps = TRAINING.optimizer_steps.get(index, 0)
+        mark_optimizer(index, optimizer, steps=steps)
+    SESSION.mark(
+        "bye",
+        counts={site: count for site, count in SESSION.counts.items() if count},
+        steps=SESSION.steps,
+        exception=_exception(),
+        counted=TRAINING.counted,
+        optimizers={str(i): n for i, n in TRAINING.optimizer_steps.items()},
+    )
+
+
+def mark_optimizer(index: int, optimizer: Any, **more: Any) -> None:
+    """Say that an optimizer exists, or more of it at the end."""
+    SESSION.mark(
+        "optimizer",
+        index=index,
+        numel=numel_of(optimizer),
+        name=type(optimizer).__name__,
+        **more,
+    )
+
+
+def _exception() -> dict[str, Any] | None:
+    """Return the exception that ended the program; None if it ended without.
+
+    The interpreter leaves it in `sys.last_value` before any `sys.excepthook` runs, ours
+    or the program's, so that there is nothing to hook.
+    """
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    place: Any = None
+    traceback = getattr(sys, "last_traceback", None) or error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        file = frame.f_code.co_filename
+        if place is None or _is_of_program(file):
+            place = (file, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return {
+        "type": type(error).__name__,
+        "message": str(error)[:2000],
+        "file": place and place[0],
+        "line": place and place[1],
+    }
+
+
+def _is_of_program(file: str) -> bool:
+    outside = ("site-packages", "dist-packages", "/lib/python", "<", "spotchaos/probe/")
+    return not any(part in file for part in outside)

@@ -1,0 +1,128 @@
+"""Loaders: what they hand out, made of which samples, and when an epoch has ended.
+
+Only the iterators of the main process are followed. The base class is that of torchdata's
+stateful loader as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.components import LOADERS
+from spotchaos.probe.course import COURSE
+from spotchaos.probe.fetched import FETCHED
+from spotchaos.probe.saves import SAVES
+from spotchaos.probe.session import SESSION
+from spotchaos.probe.window import TRAINING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class _Iteration:
+    """One iterator: the samples whose batches are still to come, and whether it trains."""
+
+    __slots__ = ("forwards", "indices", "trains")
+
+    def __init__(self) -> None:
+        self.indices: deque[Any] = deque()
+        self.forwards = -1  # training forwards when it last handed out a batch
+        self.trains = False
+
+
+_iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
+
+
+def _of(iterator: Any) -> _Iteration:
+    found = _iterations.get(iterator)
+    if found is None:
+        found = _iterations[iterator] = _Iteration()
+    return found
+
+
+def hook_loader(torch: Any) -> None:
+    """Follow construction of loaders, and the iterators' three methods."""
+    module = torch.utils.data.dataloader
+    _follow_creation(module.DataLoader)
+    kind = module._BaseDataLoaderIter
+    original_next, original_index, original_reset = (
+        kind.__next__,
+        kind._next_index,
+        kind._reset,
+    )
+
+    @functools.wraps(original_index)
+    def _next_index(self: Any) -> Any:
+        index = original_index(self)
+        _of(self).indices.append(index)
+        return index
+
+    @functools.wraps(original_reset)
+    def _reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _iterations[self] = _Iteration()
+        return original_reset(self, *args, **kwargs)
+
+    @functools.wraps(original_next)
+    def __next__(self: Any) -> Any:  # noqa: N807 - it takes its place
+        if not SESSION.may_train():
+            return original_next(self)
+        SAVES.end()
+        iteration = _of(self)
+        if 0 <= iteration.forwards < SESSION.counts["forward"]:
+            iteration.trains = True
+        was_busy = COURSE.is_busy
+        COURSE.is_busy = True
+        try:
+            data = original_next(self)
+        except StopIteration:
+            _exhausted(iteration)
+            raise
+        finally:
+            COURSE.is_busy = was_busy
+        _handed_out(self, iteration, data)
+        return data
+
+    kind._next_index, kind._reset, kind.__next__ = _next_index, _reset, __next__
+
+
+def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
+    iteration.forwards = SESSION.counts["forward"]
+    index = iteration.indices.popleft() if iteration.indices else None
+    TRAINING.counted["batch"] += 1
+    if SESSION.fingerprint != "light":
+        try:
+            ids = _ids(index) if getattr(iterator, "_in_order", True) else None
+            if ids is not None:
+                FETCHED.add(ids, data)
+        except Exception as error:
+            SESSION.trouble("samples of a batch", error)
+    TRAINING.fetched()
+    SESSION.site("fetch")
+
+
+def _exhausted(iteration: _Iteration) -> None:
+    if iteration.trains:
+        TRAINING.end_epoch()
+
+
+def _ids(index: Any) -> list[str] | None:
+    """Return the samples' ids; None if the data set is one without indices."""
+    if index is None:
+        return None
+    if isinstance(index, (list, tuple)):
+        return None if any(i is None for i in index) else [str(i) for i in index]
+    return [str(index)]
+
+
+def _follow_creation(kind: Any) -> None:
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it takes its place
+        original(self, *args, **kwargs)
+        LOADERS.see(self)
+
+    kind.__init__ = __init__

@@ -1,0 +1,31 @@
+"""Learning of every module with parameters, buffers or children, by registration."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.structure import LIVING
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def hook_modules(torch: Any) -> None:
+    """Follow registrations, and copies and unpickled modules, which register nothing."""
+    module = torch.nn.modules.module
+
+    def seen(owner: Any, _name: str, _value: Any) -> None:
+        LIVING.see_module(owner)
+
+    module.register_module_parameter_registration_hook(seen)
+    module.register_module_buffer_registration_hook(seen)
+    module.register_module_module_registration_hook(seen)
+    original = module.Module.__setstate__
+
+    @functools.wraps(original)
+    def __setstate__(self: Any, state: Any) -> None:  # noqa: N807 - it takes its place
+        original(self, state)
+        LIVING.see_module(self)
+
+    module.Module.__setstate__ = __setstate__

@@ -1,0 +1,50 @@
+"""Putting the probe together in this process.
+
+Everything of ours is imported here, at once: once the program runs, an import of ours
+would find the program's own `spotchaos`, or none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spotchaos.probe.exits import watch_exit, watch_hang
+from spotchaos.probe.files import watch_files
+from spotchaos.probe.hooks import HOOKS
+from spotchaos.probe.imports import Finder
+from spotchaos.probe.saves import SAVES
+from spotchaos.probe.session import SESSION
+from spotchaos.probe.window import TRAINING
+
+
+def begin(orders: str) -> None:
+    """Take the orders in the file `orders`, and watch what they say to watch."""
+    if not SESSION.begin(orders):
+        return
+    SAVES.at_begin = _write_saved_state
+    Finder(HOOKS).install()
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    if SESSION.role == "helper":
+        return
+    watch_exit()
+    watch_hang()
+    watch_files()
+    if SESSION.role == "main":
+        SESSION.site("start")
+
+
+def _write_saved_state(number: int) -> None:
+    # Where nothing has trained yet there is no state to look up.
+    if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
+        TRAINING.write_sample(TRAINING.sampled(), at="save", n=number)
+
+
+def _before_fork() -> None:
+    # A thread of ours would not live on in the child, and newer Pythons warn of threads.
+    TRAINING.settle()
+
+
+def _after_fork() -> None:
+    SESSION.become_child()
+    TRAINING.reset()
+    SAVES.reset()

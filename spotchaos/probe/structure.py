@@ -1,0 +1,175 @@
+"""Which live modules are trained, and what their parameters are called.
+
+Names must not depend on wrappers (DDP, compiled modules), on a second module that holds
+the same parameters, nor on one that is alive by accident. So for each optimizer we climb
+from its parameters to the top, and come down again through modules that only pass on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+
+class Living:
+    """Live modules and optimizers, by weak reference and in order of appearance."""
+
+    def __init__(self) -> None:
+        self.modules: dict[int, weakref.ref[Any]] = {}
+        self.optimizers: list[weakref.ref[Any]] = []
+        self.version = 0  # grows with whatever may change the structure
+        self.at_death: Callable[[], None] | None = None
+
+    def see_module(self, module: Any) -> None:
+        """Remember a module; cheap for one that is known."""
+        self.version += 1
+        key = id(module)
+        if key not in self.modules:
+            self.modules[key] = weakref.ref(module, self._forgetting(key))
+
+    def _forgetting(self, key: int) -> Callable[[Any], None]:
+        def forget(_reference: Any) -> None:
+            self.modules.pop(key, None)
+            self.version += 1
+
+        return forget
+
+    def see_optimizer(self, optimizer: Any) -> int:
+        """Return the index of an optimizer, in order of creation."""
+        for index, known in enumerate(self.optimizers):
+            if known() is optimizer:
+                return index
+        self.optimizers.append(weakref.ref(optimizer))
+        self.version += 1
+        return len(self.optimizers) - 1
+
+    def live_modules(self) -> list[Any]:
+        found = [reference() for reference in list(self.modules.values())]
+        return [m for m in found if m is not None and "_modules" in m.__dict__]
+
+    def live_optimizers(self) -> list[tuple[int, Any]]:
+        pairs = [(i, reference()) for i, reference in enumerate(self.optimizers)]
+        return [
+            (i, o) for i, o in pairs if o is not None and hasattr(o, "param_groups")
+        ]
+
+
+LIVING = Living()
+
+
+def parameters_of(optimizer: Any) -> Iterator[Any]:
+    """Yield the parameters of all groups, in order."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
+
+
+def numel_of(optimizer: Any) -> int:
+    """Return how many numbers the optimizer trains."""
+    return sum(int(p.numel()) for p in parameters_of(optimizer))
+
+
+class Structure:
+    """The trained roots and their names, worked out anew only when something changed."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._roots: list[weakref.ref[Any]] = []
+
+    def roots(self) -> list[Any]:
+        """Return the modules that hold what the optimizers train, in a settled order."""
+        optimizers = LIVING.live_optimizers()
+        groups = tuple(
+            (i, *(len(g["params"]) for g in o.param_groups)) for i, o in optimizers
+        )
+        key = (LIVING.version, groups)
+        if key != self._key:
+            self._roots = [
+                weakref.ref(m) for m in _find_roots([o for _, o in optimizers])
+            ]
+            self._key = key
+        return [m for m in (r() for r in self._roots) if m is not None]
+
+    def parameters(self) -> list[tuple[str, Any]]:
+        """Return (name, parameter) of all roots; one parameter has one name."""
+        return _named(self.roots(), "_parameters")
+
+    def buffers(self) -> list[tuple[str, Any]]:
+        return _named(self.roots(), "_buffers")
+
+
+STRUCTURE = Structure()
+
+
+def named_tensors(module: Any, table: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, tensor) of a module and its children, each module once."""
+    seen: set[int] = set()
+    stack = [("", module)]
+    while stack:
+        prefix, current = stack.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for name, tensor in current.__dict__.get(table, {}).items():
+            if tensor is not None:
+                yield prefix + name, tensor
+        children = current.__dict__.get("_modules", {})
+        for name, child in reversed(list(children.items())):
+            if child is not None:
+                stack.append((f"{prefix}{name}.", child))
+
+
+def _named(roots: list[Any], table: str) -> list[tuple[str, Any]]:
+    found: dict[int, tuple[str, Any]] = {}
+    for index, root in enumerate(roots):
+        prefix = f"{index}:" if index else ""
+        for name, tensor in named_tensors(root, table):
+            found.setdefault(id(tensor), (prefix + name, tensor))
+    return list(found.values())
+
+
+def _find_roots(optimizers: list[Any]) -> list[Any]:
+    modules = LIVING.live_modules()
+    parents: dict[int, list[Any]] = {}
+    holders: dict[int, list[Any]] = {}
+    for module in modules:
+        for child in module._modules.values():
+            if child is not None:
+                parents.setdefault(id(child), []).append(module)
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                holders.setdefault(id(parameter), []).append(module)
+    roots: dict[int, Any] = {}
+    for optimizer in optimizers:
+        for parameter in parameters_of(optimizer):
+            for holder in holders.get(id(parameter), [])[:1]:
+                root = _without_wrappers(_climbed(holder, parents))
+                roots.setdefault(id(root), root)
+    # In order of creation: parameters collected in a set come in another order in each
+    # process, and their roots with them.
+    places = {id(module): place for place, module in enumerate(modules)}
+    return sorted(roots.values(), key=lambda root: places.get(id(root), len(places)))
+
+
+def _climbed(module: Any, parents: dict[int, list[Any]]) -> Any:
+    seen = {id(module)}
+    while True:
+        above = [p for p in parents.get(id(module), []) if id(p) not in seen]
+        if not above:
+            return module
+        # Of several holders the one that was there first is the program's model; what
+        # came later is a view of it (a loss that keeps its model, an exported copy).
+        module = above[0]
+        seen.add(id(module))
+
+
+def _without_wrappers(module: Any) -> Any:
+    while not any(p is not None for p in module._parameters.values()):
+        children = [c for c in module._modules.values() if c is not None]
+        if len(children) != 1 or any(b is not None for b in module._buffers.values()):
+            return module
+        module = children[0]
+    return module
