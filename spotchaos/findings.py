@@ -120,12 +120,16 @@ FINDINGS: dict[str, Kind] = {
 }
 
 # Findings with which the verdict is `unknown` instead of `violated`.
-UNKNOWN: frozenset[str] = frozenset(k.name for k in FINDINGS.values() if k.group == "tool")
+UNKNOWN: frozenset[str] = frozenset(
+    k.name for k in FINDINGS.values() if k.group == "tool"
+)
 
 # Notes say what was seen and breaks no promise.
 NOTES: dict[str, str] = {
     "rng-moved-without-effect": "a random stream was not restored, and nothing ever"
     " read it in a way that reached a batch, gradient, loss, weight or buffer",
+    "scheduler-moved-without-effect": "a scheduler's position was not restored, and"
+    " every learning rate to the end is the same",
     "component-not-compared": "two baselines disagree on a component, so that it is not"
     " compared",
     "existing-hidden": "checkpoints that lay in the folder were hidden from the runs",

@@ -1,0 +1,1 @@
+"""What a run left behind: its format, its reading, and look-up by content."""

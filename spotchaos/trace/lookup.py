@@ -49,6 +49,7 @@ class RankLine:
     states: Mapping[int, StateMark]
     steps: Mapping[int, StepMark]
     weak: Mapping[int, StateMark] = field(default_factory=dict)  # at saves, finish
+    finish: StateMark | None = None
 
     def columns(self, step: int) -> Columns:
         """Return what is known of the state of `step`, with the batch that follows it."""
@@ -136,9 +137,10 @@ def _rank_line(trace: RankTrace, offset: int, before: RankLine | None) -> RankLi
     for save in trace.saves:
         if save.state is not None:
             weak[offset + save.step] = save.state
+    finish = trace.finish or (before.finish if before is not None else None)
     if trace.finish is not None:
         weak.setdefault(offset + trace.completed, trace.finish)
-    return RankLine(states, steps, weak)
+    return RankLine(states, steps, weak, finish)
 
 
 def _until(values: Mapping[int, _Mark], last: int) -> dict[int, _Mark]:

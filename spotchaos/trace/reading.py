@@ -160,7 +160,8 @@ def _read_process(path: Path) -> _Process | None:
         content = path.read_bytes()
     except OSError:
         return None
-    for mark in decode_lines(content):
+    marks: Iterable[Any] = decode_lines(content)
+    for mark in marks:
         if not isinstance(mark, dict):
             continue
         reader = _READERS.get(str(mark.get("k")))

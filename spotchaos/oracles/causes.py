@@ -1,0 +1,198 @@
+"""What is the cause and what only follows from it, for one resumed attempt.
+
+A lost optimizer makes the next weights differ, a lost stream the next gradients: naming
+those too would bury the cause. The first differing column names it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spotchaos.oracles.lineage import Case, Difference, Link, RankView
+from spotchaos.trace.lookup import STRONG, RankLine, is_stream
+
+_FORWARD = ("loss", "gradients", "weights", "buffers")
+
+
+@dataclass(frozen=True, slots=True)
+class Mixup:
+    """The first step at which a rank was given another batch than its line.
+
+    `instead` is the step of the line whose batch it was given, or None if no step of
+    the line has that batch. `is_other_order` is False where the samples are the same in
+    the same order and only their content differs, as after a lost augmentation stream.
+    """
+
+    step: int
+    rank: int
+    instead: int | None
+    is_other_order: bool
+    is_fixed_order: bool  # each epoch of the line has the same batches
+    is_known: bool  # all of its samples occur in the line
+
+
+def mixup(view: RankView) -> Mixup | None:
+    """Return how the batches of a rank leave their line, or None if they do not."""
+    for difference in view.differences:
+        if not {"batch", "samples"} & {*difference.made}:
+            continue
+        return _mixup(view, difference)
+    return None
+
+
+def _mixup(view: RankView, difference: Difference) -> Mixup:
+    expected, found = view.step(difference.step)
+    assert expected is not None
+    assert found is not None
+    other_order = True
+    if expected.samples is not None and found.samples is not None:
+        if expected.ids == found.ids == "index":
+            other_order = expected.samples != found.samples
+    elif "samples" in expected.components and "samples" in found.components:
+        other_order = "samples" in difference.made
+    batches = view.line.table.get("batch", {})
+    same = batches.get(found.components.get("batch", ""), frozenset())
+    right = batches.get(expected.components.get("batch", ""), frozenset())
+    instead = (
+        min(same, key=lambda s: (abs(s + 1 - difference.step), s)) + 1 if same else None
+    )
+    if instead is not None and 0 in same:
+        instead = 1
+    known = {s for mark in view.line.steps.values() for s in mark.samples or ()}
+    return Mixup(
+        step=difference.step,
+        rank=view.rank,
+        instead=instead,
+        is_other_order=other_order,
+        is_fixed_order=len(right) > 1 or len(same) > 1,
+        is_known=bool(same) or not known or known.issuperset(found.samples or ()),
+    )
+
+
+def is_wrong(view: RankView, component: str) -> bool:
+    """Whether a component of the state is wrong at the join in a way that matters."""
+    if component == "scheduler":
+        # Its position may be counted otherwise; what matters are the rates.
+        return component in view.wrong and view.first("rates") is not None
+    return component in view.wrong
+
+
+def wrong(view: RankView) -> tuple[str, ...]:
+    """Return the components of the state that are wrong at the join, and matter."""
+    found = tuple(c for c in view.wrong if is_wrong(view, c))
+    if "rates" in found and "optimizer" in found and "scheduler" not in found:
+        # Rates live in the optimizer's groups, and come back with them.
+        return tuple(c for c in found if c != "rates")
+    return found
+
+
+def reaches(view: RankView, stream: str, *, ranks: int) -> bool:
+    """Whether a stream that is wrong at the join reaches anything that matters.
+
+    It does if batches differ that may have been drawn from it, or if, all other inputs
+    being equal, something it was read for differs. A stream that does not move in the
+    line until then was not read, and has reached nothing.
+    """
+    found = mixup(view)
+    if found is not None and not (found.is_other_order and found.is_fixed_order):
+        if found.step > view.joined + 1:
+            if _moves(view.line, stream, view.joined, found.step - 1):
+                return True
+        elif _draws_order(view, stream, found):
+            return True
+    if any(c != "scheduler" for c in view.wrong):
+        return _reaches_first_loss(view, stream, found)
+    first = view.first(*_FORWARD)
+    if first is None or (found is not None and found.step <= first.step):
+        return False
+    if ranks > 1 and first.components == ("gradients",):
+        # The loss of this rank is equal, so that its forward pass drew equal numbers.
+        return False
+    return _moves(view.line, stream, view.joined, first.step)
+
+
+def _draws_order(view: RankView, stream: str, found: Mixup) -> bool:
+    """Whether the very first batch may be another one because of this stream."""
+    if stream not in view.disturbed or found.instead is None:
+        return True
+    # Moved by a draw or two, and the batch of another step: the position was lost.
+    return _moves(view.line, stream, view.joined, max(view.line.steps))
+
+
+def _reaches_first_loss(view: RankView, stream: str, found: Mixup | None) -> bool:
+    """Whether the first loss differs although the weights it was made with do not."""
+    step = view.joined + 1
+    if {"weights", "buffers"} & {*view.wrong} or (
+        found is not None and found.step == step
+    ):
+        return False
+    first = view.first("loss")
+    return (
+        first is not None
+        and first.step == step
+        and _moves(view.line, stream, view.joined, step)
+    )
+
+
+def _moves(line: RankLine, stream: str, earlier: int, later: int) -> bool:
+    """Whether a stream was read in the line between two of its states."""
+    states = [line.states.get(step) for step in range(earlier, later + 1)]
+    values = {s.components.get(stream) for s in states if s is not None}
+    return len(values) != 1 or None in states
+
+
+def streams(link: Link, view: RankView) -> tuple[str, ...]:
+    """Return the random streams whose loss matters."""
+    ranks = link.attempt.trace.world_size
+    return tuple(s for s in view.streams if reaches(view, s, ranks=ranks))
+
+
+def is_foreign(link: Link) -> bool:
+    """Whether an attempt trains on from a checkpoint of another run."""
+    if not link.has_begun or not link.trained or link.join.disagrees:
+        return False
+    if link.joined is None:
+        return True
+    return bool(link.views) and all(_is_foreign(view) for view in link.views.values())
+
+
+def _is_foreign(view: RankView) -> bool:
+    if view.restored.get("weights") != "foreign" or "weights" in view.dtypes:
+        return False
+    # A run of the same length has the same rates; its moments and streams are its own.
+    telling = [c for c in view.looked if c in STRONG or is_stream(c)]
+    return not any(
+        view.joined in view.looked[c] and 0 not in view.looked[c] for c in telling
+    )
+
+
+def has_cause(link: Link) -> bool:
+    """Whether anything wrong at the join, or with the data, explains a divergence."""
+    if link.joined is None or is_foreign(link) or is_restart(link):
+        return True
+    return any(
+        wrong(view) or streams(link, view) or mixup(view)
+        for view in link.views.values()
+    )
+
+
+def is_restart(link: Link) -> bool:
+    """Whether an attempt wrongly began at step 0 although a checkpoint was there."""
+    return (
+        link.is_resume
+        and link.joined == 0
+        and any(s.is_settled and s.step for s in link.saved)
+    )
+
+
+def judged(case: Case) -> list[Link]:
+    """Return the resumed attempts whose state and data can be compared at all."""
+    return [
+        link
+        for link in case.resumes()
+        if link.views
+        and not link.join.disagrees
+        and not link.starts_afresh
+        and not is_restart(link)
+        and not is_foreign(link)
+    ]

@@ -1,0 +1,215 @@
+"""Where does an attempt leave its line, if nothing that it started from explains it?
+
+Also the comparison of dumped tensors: which one differs, in how many elements, how far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from spotchaos.model import Divergence, Finding
+from spotchaos.oracles.causes import (
+    has_cause,
+    is_foreign,
+    is_restart,
+    mixup,
+    streams,
+    wrong,
+)
+from spotchaos.oracles.dumps import compare_dumps
+from spotchaos.oracles.lineage import Case, Difference, Link
+from spotchaos.oracles.restored import FINDING_OF
+from spotchaos.oracles.words import HINTS, listed, name_of, steps_of
+from spotchaos.trace.format import COMPONENTS
+
+# Ranks from which on the order of a ring's additions shows: a+b = b+a.
+RING_MATTERS_FROM = 3
+# A reordered sum moves the last bits; an element near zero that is the difference of
+# large ones moves by more units of its own last place, but not by its leading digits.
+FEW_ULP = 1 << 16
+
+__all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"]
+
+
+def judge_divergence(case: Case) -> Iterator[Finding]:
+    """Name what parts from the line later, or for no reason that is known."""
+    for link in case.resumes():
+        if link.starts_afresh:
+            yield from _afresh(link)
+        elif not has_cause(link):
+            yield from _unexplained(link)
+        elif link.views and not is_foreign(link) and not is_restart(link):
+            yield from _other_content(link)
+
+
+def divergence_of(link: Link) -> Divergence | None:
+    """Return the first step, rank and components at which an attempt left its line."""
+    found = _first(link)
+    if found is None or is_restart(link) or is_foreign(link):
+        return None
+    rank, first = found
+    return Divergence(step=first.step, rank=rank, components=first.components)
+
+
+def with_measured(finding: Finding, divergence: Divergence) -> Finding:
+    """Return `diverged` where what was taken for a reordered sum lies too far apart."""
+    if (
+        finding.name != "reduction-order-changed"
+        or (divergence.max_ulp or 0) <= FEW_ULP
+    ):
+        return finding
+    return Finding(
+        "diverged",
+        f"{finding.message}, and lie up to {divergence.max_ulp} units in the last place"
+        " apart, which is more than another order of additions can do",
+        attempt=finding.attempt,
+        step=finding.step,
+        rank=finding.rank,
+        component=finding.component,
+    )
+
+
+def _first(link: Link) -> tuple[int, Difference] | None:
+    found = [
+        (rank, first)
+        for rank, view in link.views.items()
+        if (first := next((d for d in view.differences if d.matters), None)) is not None
+    ]
+    # Of ranks that part at one step, the one in which the cause shows: the others have
+    # only its gradients.
+    return min(found, key=_earliest, default=None)
+
+
+def _earliest(found: tuple[int, Difference]) -> tuple[int, int, int]:
+    rank, first = found
+    known = [COMPONENTS.index(c) for c in first.components if c in COMPONENTS]
+    return first.step, min(known, default=len(COMPONENTS)), rank
+
+
+def _afresh(link: Link) -> Iterator[Finding]:
+    found = _first(link)
+    if found is None:
+        return
+    rank, first = found
+    yield Finding(
+        "diverged",
+        "nothing had been saved, so that the program rightly started at step 0, but it"
+        f" is not the run that it was the first time: step {first.step} differs in"
+        f" {listed(map(name_of, first.components))}",
+        hint="look for what the killed attempt left behind and the new one used: caches,"
+        " prepared data, files that are only written when they are missing",
+        attempt=link.number,
+        step=first.step,
+        rank=rank,
+        component=first.components[0],
+    )
+
+
+def _unexplained(link: Link) -> Iterator[Finding]:
+    found = _first(link)
+    if found is None:
+        yield from _final(link)
+        return
+    rank, first = found
+    if _is_reduction(link, first.step):
+        yield Finding(
+            "reduction-order-changed",
+            f"the program resumed at step {link.joined} with every component, stream and"
+            f" batch as it was, and the gradients of step {first.step} differ on"
+            f" {len(link.views)} ranks",
+            hint=HINTS["reduction"],
+            attempt=link.number,
+            step=first.step,
+            rank=rank,
+            component="gradients",
+        )
+        return
+    lost = _hidden(first)
+    if lost is not None:
+        yield Finding(
+            FINDING_OF[lost],
+            f"{name_of(lost)} came back as of step {link.joined}, but differ at step"
+            f" {first.step - 1}, {steps_of(first.step - 1 - (link.joined or 0))} later:"
+            " something that they are computed from was lost",
+            hint=HINTS[lost],
+            attempt=link.number,
+            step=first.step,
+            rank=rank,
+            component=lost,
+        )
+        return
+    yield _diverged(link, rank, first)
+
+
+def _diverged(link: Link, rank: int, first: Difference) -> Finding:
+    words = listed(map(name_of, first.components))
+    return Finding(
+        "diverged",
+        f"everything that is known of step {link.joined} was restored, and step"
+        f" {first.step} differs in {words}",
+        hint="something that is not in the checkpoint decides this step: a counter or"
+        " cache of the program's own, an augmentation drawn in a worker, an operation"
+        " that is not deterministic",
+        attempt=link.number,
+        step=first.step,
+        rank=rank,
+        component=first.components[0],
+    )
+
+
+def _hidden(first: Difference) -> str | None:
+    """Return the component that parts first, if it is one that has a finding of its own."""
+    state = [c for c in first.state if c in FINDING_OF and c != "scheduler"]
+    if not state or "weights" in state:
+        return None
+    return state[0]
+
+
+def _is_reduction(link: Link, step: int) -> bool:
+    """Whether only gradients differ, on every rank, right after the resume."""
+    if link.attempt.trace.world_size < RING_MATTERS_FROM or link.joined is None:
+        return False
+    firsts: Mapping[int, Difference | None] = {
+        rank: next((d for d in view.differences if d.matters), None)
+        for rank, view in link.views.items()
+    }
+    return step == link.joined + 1 and all(
+        first is not None
+        and first.step == step
+        and first.made == ("gradients",)
+        and not set(first.state) & FINDING_OF.keys()
+        for first in firsts.values()
+    )
+
+
+def _final(link: Link) -> Iterator[Finding]:
+    """Name what differs only in how the run was left, as after a lost best model."""
+    for rank, view in sorted(link.views.items()):
+        if view.final:
+            yield Finding(
+                "diverged",
+                "every step is the uninterrupted run's, but at the end"
+                f" {listed(map(name_of, view.final))} differ",
+                hint="what is done after the last step (the best model loaded, averages"
+                " swapped in) depends on something that the checkpoint does not hold",
+                attempt=link.number,
+                step=link.end,
+                rank=rank,
+                component=view.final[0],
+            )
+            return
+
+
+def _other_content(link: Link) -> Iterator[Finding]:
+    """Name batches of the right samples with other content, where no stream explains it."""
+    for rank, view in sorted(link.views.items()):
+        seen = mixup(view)
+        if seen is None or any(streams(link, v) for v in link.views.values()):
+            continue
+        if seen.is_other_order and seen.is_known:
+            continue
+        if any(wrong(v) for v in link.views.values()) and seen.is_other_order:
+            continue
+        first = next(d for d in view.differences if d.step == seen.step)
+        yield _diverged(link, rank, first)
+        return

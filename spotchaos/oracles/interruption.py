@@ -1,0 +1,153 @@
+"""Was the interruption carried out, and did the program answer a signal as it should?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
+
+
+def judge_interruption(case: Case) -> Iterator[Finding]:
+    """Name kill points never reached, wrong exit statuses and signals not heeded."""
+    yield from _not_reached(case)
+    for link in case.links:
+        if _was_warned(link.attempt):
+            yield from _status(case, link)
+            yield from _reaction(case, link)
+
+
+def _not_reached(case: Case) -> Iterator[Finding]:
+    # A drawn one drops off the plan, unless it is the first: then nothing was proved.
+    if case.trial.dropped:
+        return
+    for link in case.links:
+        if not link.attempt.reached:
+            yield Finding(
+                "not-reached",
+                f"attempt {link.number} ended before it reached its kill point in"
+                f" {case.trial.plan!r}",
+                hint="count how often the site occurs (`--json`, coverage), or name an"
+                " earlier one",
+                attempt=link.number,
+                step=link.end,
+            )
+
+
+def _was_warned(attempt: Attempt) -> bool:
+    """Whether a signal that can be handled, or a notice, came before the reclaim."""
+    return (
+        attempt.signal not in (None, "KILL", "STOP") or attempt.notice_at_s is not None
+    )
+
+
+def _same_status(code: int) -> int:
+    """Return one spelling for death by a signal: the shell's 128 + n."""
+    return 128 - code if code < 0 else code
+
+
+def _status(case: Case, link: Link) -> Iterator[Finding]:
+    attempt = link.attempt
+    if attempt.ended in (Ended.RECLAIMED, Ended.HUNG) or attempt.exit_code is None:
+        return
+    if link.joined is not None and link.end >= case.horizon:
+        return  # It finished within the grace window, which is a success.
+    if case.exit_codes is not None:
+        if _same_status(attempt.exit_code) in map(_same_status, case.exit_codes):
+            return
+        wanted = " or ".join(map(str, case.exit_codes))
+        said = f"exited with {attempt.exit_code}, and {wanted} was declared"
+    elif attempt.exit_code == 0:
+        missing = case.horizon - link.end
+        said = f"exited with 0 although {steps_of(missing)} were missing"
+    else:
+        return
+    yield Finding(
+        "exit-code",
+        f"stopped by {attempt.signal or 'a notice'} after step {link.end}, attempt"
+        f" {link.number} {said}",
+        hint="0 tells the scheduler that the run is done: exit with 143 (or what your"
+        " scheduler requeues) after a signal, and with 0 only when training finished",
+        attempt=link.number,
+        step=link.end,
+        where=where_of(exception_of(attempt)),
+    )
+
+
+def _reaction(case: Case, link: Link) -> Iterator[Finding]:
+    """Judge what happened between the warning and the reclaim (rules.md 6)."""
+    attempt = link.attempt
+    warned_at_s = _warned_at_s(attempt)
+    if warned_at_s is None:
+        return
+    begun = [
+        save
+        for rank in attempt.trace.ranks.values()
+        for save in rank.saves
+        if save.begun_at_s >= warned_at_s or (save.ended_at_s or 0.0) >= warned_at_s
+    ]
+    if attempt.ended is not Ended.RECLAIMED:
+        finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
+        if finished and not begun:
+            yield Finding(
+                "not-reached",
+                f"attempt {link.number} finished before the deadline without having"
+                f" reacted to {_warning(attempt)}, which proves nothing",
+                hint="interrupt it earlier, or compress the provider's time further",
+                attempt=link.number,
+                step=link.end,
+            )
+        return
+    if not begun:
+        yield Finding(
+            "notice-ignored" if attempt.notice_at_s is not None else "signal-ignored",
+            f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"
+            f" {link.number} trained on to step {link.end} without beginning a save",
+            hint="set a flag in the handler, look at it after every step (in evaluation"
+            " too), save, and leave",
+            attempt=link.number,
+            step=link.end,
+        )
+    elif not _was_whole(case, link):
+        yield Finding(
+            "deadline-missed",
+            f"after {_warning(attempt)} attempt {link.number} began a save, and no"
+            " checkpoint of that step or a later one was whole when the machine went"
+            f" ({ending_of(attempt)})",
+            hint="make the save shorter than the grace window: write to the local disk"
+            " first, leave out what can be computed again",
+            attempt=link.number,
+            step=link.end,
+        )
+
+
+def _was_whole(case: Case, link: Link) -> bool:
+    """Whether a resume point of the warned step or a later one was whole in time."""
+    step = (link.joined or 0) + (link.attempt.signalled_step or 0)
+    following = [k for k in case.links if k.number == link.number + 1]
+    saved = following[0].saved if following else ()
+    return not following or any(
+        s.attempt == link.number and s.is_whole and s.step >= step for s in saved
+    )
+
+
+def _warned_at_s(attempt: Attempt) -> float | None:
+    if attempt.notice_at_s is not None:
+        return attempt.notice_at_s
+    if attempt.signalled_step is None:
+        return None
+    if attempt.signalled_step == 0:
+        return attempt.started_at_s
+    # All ranks had completed that step when the signal was sent.
+    moments = [
+        mark.t_s
+        for rank in attempt.trace.ranks.values()
+        for mark in rank.steps
+        if mark.step == attempt.signalled_step
+    ]
+    return max(moments, default=None)
+
+
+def _warning(attempt: Attempt) -> str:
+    return "the notice" if attempt.notice_at_s is not None else f"SIG{attempt.signal}"

@@ -1,0 +1,140 @@
+"""One front for all oracles: the record of a trial in, what is said of it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN, breaks
+from spotchaos.model import Baseline, Finding, Judgement, Note, Resume, Trial, Verdict
+from spotchaos.oracles.causes import is_restart
+from spotchaos.oracles.divergence import divergence_of, judge_divergence
+from spotchaos.oracles.interruption import judge_interruption
+from spotchaos.oracles.lineage import Case, Link, lay_out
+from spotchaos.oracles.progress import judge_progress
+from spotchaos.oracles.ranks import judge_ranks
+from spotchaos.oracles.repeatable import judge_first_attempt
+from spotchaos.oracles.restored import judge_restored, note_restored
+from spotchaos.oracles.samples import judge_samples, ledger
+
+Oracle = Callable[[Case], Iterator[Finding]]
+
+# Name -> oracle: a pure function of the record of one trial.
+ORACLES: dict[str, Oracle] = {
+    "repeatable": judge_first_attempt,
+    "interruption": judge_interruption,
+    "progress": judge_progress,
+    "ranks": judge_ranks,
+    "restored": judge_restored,
+    "samples": judge_samples,
+    "divergence": judge_divergence,
+}
+
+
+def judge(
+    trial: Trial,
+    baseline: Baseline,
+    *,
+    promise: str = "bitwise",
+    max_lost_steps: int | None = None,
+    accept_refusal: bool = False,
+    exit_codes: Sequence[int] | None = None,
+    resume_after_finish: bool = False,
+) -> Judgement:
+    """Say of one trial what was violated, what restored, and which promise holds.
+
+    Args:
+        trial: one plan carried out.
+        baseline: the uninterrupted runs; `repeatable`.
+        promise: one of `PROMISES`; the verdict is `violated` only for findings that
+            break it. Findings that break a stronger one are named all the same.
+        max_lost_steps: steps that a resume may do again; None is no bound.
+        accept_refusal: a clear error instead of a wrong resume keeps the promise.
+        exit_codes: what an attempt stopped by a signal or notice must exit with; None:
+            only status 0 with steps missing is judged.
+        resume_after_finish: the last attempt was started after the run had finished.
+    """
+    case = lay_out(
+        trial,
+        baseline,
+        max_lost_steps=max_lost_steps,
+        accept_refusal=accept_refusal,
+        exit_codes=exit_codes,
+        resume_after_finish=resume_after_finish,
+    )
+    found = [finding for oracle in ORACLES.values() for finding in oracle(case)]
+    findings = _in_order(_settled(found))
+    return Judgement(
+        verdict=_verdict(findings, promise),
+        findings=tuple(findings),
+        notes=tuple(_notes(note_restored(case))),
+        resumes=tuple(map(_resume, case.resumes())),
+        holds_up_to=_holds_up_to(findings),
+        ledger=ledger(case),
+    )
+
+
+def _settled(found: Iterable[Finding]) -> list[Finding]:
+    """Keep of each finding the first attempt that shows it: later ones are not new.
+
+    A trial that is not the baseline's run to begin with proves nothing else.
+    """
+    found = list(found)
+    luck = [f for f in found if f.name == "not-repeatable"]
+    if luck:
+        return luck[:1]
+    kept: dict[tuple[str, str | None], Finding] = {}
+    for finding in found:
+        kept.setdefault((finding.name, finding.component), finding)
+    return list(kept.values())
+
+
+def _in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Put causes first: by attempt, then in the order of the table."""
+    order: Mapping[str, int] = {name: index for index, name in enumerate(FINDINGS)}
+    return sorted(findings, key=lambda f: (f.attempt or 0, order[f.name]))
+
+
+def _verdict(findings: Sequence[Finding], promise: str) -> Verdict:
+    wanted = PROMISES.index(promise)
+    known = [f.name for f in findings if f.name not in UNKNOWN]
+    if any(PROMISES.index(breaks(name)) <= wanted for name in known):
+        return Verdict.VIOLATED
+    if len(known) < len(findings):
+        return Verdict.UNKNOWN
+    return Verdict.HELD
+
+
+def _holds_up_to(findings: Sequence[Finding]) -> str | None:
+    """Return the strongest promise that nothing found breaks, or None."""
+    if any(f.name in UNKNOWN for f in findings):
+        return None
+    weakest = min(
+        (PROMISES.index(breaks(f.name)) for f in findings), default=len(PROMISES)
+    )
+    return PROMISES[weakest - 1] if weakest else None
+
+
+def _notes(notes: Iterable[Note]) -> list[Note]:
+    return list(dict.fromkeys(notes))
+
+
+def _resume(link: Link) -> Resume:
+    newest = link.newest
+    late = [s.step for s in link.saved if not s.is_settled]
+    if link.joined in late and (newest is None or link.joined > newest):
+        newest = link.joined
+    return Resume(
+        attempt=link.number,
+        joined=link.joined,
+        restored={
+            rank: dict(view.restored) for rank, view in sorted(link.views.items())
+        },
+        newest_resume_point=newest,
+        lost_steps=link.lost,
+        divergence=None if is_restart(link) else divergence_of(link),
+        disturbed={
+            rank: dict(view.disturbed)
+            for rank, view in sorted(link.views.items())
+            if view.disturbed
+        },
+    )

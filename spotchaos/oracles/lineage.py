@@ -1,0 +1,474 @@
+"""From the record of a trial to its lineage: what each attempt joined, and how it went on.
+
+The surviving course of training is attempt n up to the step at which attempt n+1 joined,
+then attempt n+1. This module only establishes facts; what they mean is said by the
+oracles beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spotchaos.model import (
+    Attempt,
+    Baseline,
+    Ended,
+    RankTrace,
+    StateMark,
+    StepMark,
+    Trial,
+)
+from spotchaos.oracles.saves import Habit, Saved, habit_of, newest, saves_of
+from spotchaos.trace.format import COMPONENTS, STATE_COMPONENTS
+from spotchaos.trace.lookup import (
+    STRONG,
+    Join,
+    Line,
+    Looked,
+    RankLine,
+    continued,
+    disturbance,
+    first_columns,
+    is_stream,
+    join,
+    line_of,
+    look_up,
+    origin,
+)
+
+# A difference in one of these is one that a promise is about; a random stream is not
+# until it reaches one of them, nor is a scheduler until it changes a rate.
+EFFECTS: frozenset[str] = frozenset(
+    {"batch", "samples", "loss", "gradients", "weights", "buffers"}
+)
+_SILENT: frozenset[str] = frozenset({"scheduler"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One step of one rank that is not as in its line.
+
+    `state` names components of the state before the step, `made` what the step consumed
+    and made, both in the order of `COMPONENTS`.
+    """
+
+    step: int
+    state: tuple[str, ...]
+    made: tuple[str, ...]
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        return (*self.state, *self.made)
+
+    @property
+    def matters(self) -> bool:
+        """Whether more than random streams and schedulers differ."""
+        return any(not is_stream(c) and c not in _SILENT for c in self.components)
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank of one attempt, beside its line."""
+
+    rank: int
+    joined: int
+    trace: RankTrace
+    line: RankLine
+    looked: Looked
+    restored: Mapping[str, int | str]
+    disturbed: Mapping[str, int]
+    differences: tuple[Difference, ...]
+    final: tuple[str, ...]  # components of the finished state that differ
+    dtypes: Mapping[str, tuple[str, str]]  # component -> in the line, in the attempt
+
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        """Components of the state, random streams apart, that are not of the join."""
+        return tuple(
+            c
+            for c in STATE_COMPONENTS
+            if c in self.restored and self.joined not in self.looked[c]
+        )
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Random streams that are not where the joined step left them."""
+        return tuple(
+            c for c in self.looked if is_stream(c) and self.joined not in self.looked[c]
+        )
+
+    def first(self, *components: str) -> Difference | None:
+        """Return the first difference in any of `components`, or None."""
+        wanted = frozenset(components)
+        return next((d for d in self.differences if wanted & {*d.components}), None)
+
+    def step(self, step: int) -> tuple[StepMark | None, StepMark | None]:
+        """Return what step `step` was in the line, and what it was in the attempt."""
+        own = {mark.step: mark for mark in self.trace.steps}
+        return self.line.steps.get(step), own.get(step - self.joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One attempt of a trial as a part of the lineage."""
+
+    attempt: Attempt
+    join: Join
+    line: Line
+    views: Mapping[int, RankView]
+    previous_end: int  # steps that the lineage had completed when it began
+    end: int  # ... and when it ended
+    saved: tuple[Saved, ...]  # resume points begun before it began, in order
+    is_after_finish: bool
+    is_last: bool
+
+    @property
+    def number(self) -> int:
+        return self.attempt.number
+
+    @property
+    def joined(self) -> int | None:
+        return self.join.step
+
+    @property
+    def trained(self) -> int:
+        """Steps that it completed."""
+        return self.attempt.trace.completed
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it came as far as training, or finished with nothing left to train."""
+        return self.attempt.trace.observed and bool(
+            self.trained
+            or any(0 in r.states for r in self.attempt.trace.ranks.values())
+        )
+
+    @property
+    def is_resume(self) -> bool:
+        return self.number > 1 and not self.is_after_finish
+
+    @property
+    def lost(self) -> int:
+        """Steps that it had to do again."""
+        return 0 if self.joined is None else max(0, self.previous_end - self.joined)
+
+    @property
+    def newest(self) -> int | None:
+        """The newest resume point that was whole when it began."""
+        return newest(self.saved)
+
+    @property
+    def starts_afresh(self) -> bool:
+        """Whether it rightly began at step 0: nothing had been saved."""
+        return self.joined == 0 and not self.saved
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One trial, laid out for the oracles, with what was promised."""
+
+    trial: Trial
+    baseline: Baseline
+    line: Line
+    habit: Habit
+    links: tuple[Link, ...]
+    course: Mapping[int, Mapping[int, tuple[int | None, StepMark]]]
+    max_lost_steps: int | None = None
+    accept_refusal: bool = False
+    exit_codes: tuple[int, ...] | None = None
+
+    @property
+    def horizon(self) -> int:
+        return self.baseline.horizon
+
+    @property
+    def last(self) -> Link:
+        """The last attempt that belongs to the run, a start after the finish apart."""
+        return next(
+            (k for k in reversed(self.links) if not k.is_after_finish), self.links[-1]
+        )
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run came to an end of its own with status 0."""
+        return self.last.attempt.ended is Ended.FINISHED
+
+    def resumes(self) -> Iterator[Link]:
+        """Yield each attempt after the first that continues the run."""
+        return (link for link in self.links if link.is_resume)
+
+
+@dataclass(slots=True)
+class _Builder:
+    """What is known while the attempts of a trial are laid out one after another."""
+
+    baseline: Baseline
+    line: Line
+    habit: Habit
+    lines: list[Line] = field(default_factory=list)
+    saved: list[Saved] = field(default_factory=list)
+    end: int = 0
+    has_finished: bool = False
+    course: dict[int, dict[int, tuple[int | None, StepMark]]] = field(
+        default_factory=dict
+    )
+
+    def add(self, attempt: Attempt, *, is_last: bool, after_finish: bool) -> Link:
+        is_first = not self.lines
+        if is_first:
+            self.lines.append(self.line)
+        after = after_finish or self.has_finished
+        found, line = self._join(attempt, is_first=is_first)
+        views = _views(attempt, found, line, self.baseline.not_compared)
+        end = self.end
+        if found.step is not None:
+            end = found.step + attempt.trace.completed
+        link = Link(
+            attempt=attempt,
+            join=found,
+            line=line,
+            views=views,
+            previous_end=self.end,
+            end=end,
+            saved=tuple(self.saved),
+            is_after_finish=after and not is_first,
+            is_last=is_last,
+        )
+        self._go_on(link)
+        return link
+
+    def _join(self, attempt: Attempt, *, is_first: bool) -> tuple[Join, Line]:
+        trace = attempt.trace
+        if is_first:
+            return Join(0, dict.fromkeys(trace.ranks, 0)), self.line
+        columns = {
+            rank: first
+            for rank, each in trace.ranks.items()
+            if (first := first_columns(each)) is not None
+        }
+        fits = None
+        if attempt.ended is Ended.FINISHED:
+            fits = self.baseline.horizon - trace.completed
+        best: tuple[Join, Line] = Join(None, dict.fromkeys(columns)), self.line
+        for line in (self.lines[0], *reversed(self.lines[1:])):
+            looked = _look_up(line, columns, self.baseline.not_compared)
+            steps = [save.step for save in self.saved]
+            found = join(looked, saves=steps, fits=fits)
+            # The baseline comes first and wins a tie: it alone has a future.
+            if found.score > best[0].score:
+                best = found, line
+        return best
+
+    def _go_on(self, link: Link) -> None:
+        attempt, joined = link.attempt, link.joined
+        self.has_finished |= attempt.ended is Ended.FINISHED
+        if joined is None:
+            return
+        self.end = link.end
+        self.saved += saves_of(
+            attempt.trace,
+            attempt=attempt.number,
+            joined=joined,
+            ended=attempt.ended,
+            habit=self.habit,
+        )
+        if not link.is_after_finish:
+            self._continue_course(link, joined)
+        if not attempt.trace.observed:
+            return
+        parted = any(d.matters for v in link.views.values() for d in v.differences)
+        self.lines.append(
+            continued(
+                link.line,
+                attempt.trace,
+                joined=joined,
+                name=f"attempt {attempt.number}",
+                parted=parted,
+            )
+        )
+
+    def _continue_course(self, link: Link, joined: int) -> None:
+        if not link.trained and not link.has_begun:
+            return
+        for rank, trace in link.attempt.trace.ranks.items():
+            before = self.course.get(rank, {})
+            kept = {s: entry for s, entry in before.items() if s <= joined}
+            epochs = epoch_shift(link.line.ranks.get(rank), trace, joined)
+            for mark in trace.steps:
+                epoch = None
+                if epochs is not None and mark.epoch is not None:
+                    epoch = mark.epoch + epochs
+                kept[joined + mark.step] = (epoch, mark)
+            self.course[rank] = kept
+
+
+def lay_out(
+    trial: Trial,
+    baseline: Baseline,
+    *,
+    max_lost_steps: int | None = None,
+    accept_refusal: bool = False,
+    exit_codes: Sequence[int] | None = None,
+    resume_after_finish: bool = False,
+) -> Case:
+    """Follow the lineage of a trial's attempts.
+
+    Args:
+        trial: one plan carried out.
+        baseline: what it is compared with.
+        max_lost_steps: steps that a resume may do again; None is no bound.
+        accept_refusal: a clear error instead of a wrong resume keeps the promise.
+        exit_codes: what an attempt stopped by a signal must exit with; None: not judged.
+        resume_after_finish: the last attempt was started after the run had finished.
+    """
+    trace = baseline.first.trace
+    builder = _Builder(baseline, line_of(trace), habit_of(trace, baseline.patterns))
+    last = len(trial.attempts) - 1
+    links = [
+        builder.add(
+            attempt,
+            is_last=index == last,
+            after_finish=resume_after_finish and index == last,
+        )
+        for index, attempt in enumerate(trial.attempts)
+    ]
+    return Case(
+        trial=trial,
+        baseline=baseline,
+        line=builder.line,
+        habit=builder.habit,
+        links=tuple(links),
+        course=builder.course,
+        max_lost_steps=max_lost_steps,
+        accept_refusal=accept_refusal,
+        exit_codes=None if exit_codes is None else tuple(exit_codes),
+    )
+
+
+def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:
+    """Return what turns an attempt's own count of epochs into that of its line."""
+    if line is None or not trace.steps:
+        return None
+    following = line.steps.get(joined + trace.steps[0].step)
+    own = trace.steps[0].epoch
+    if following is None or following.epoch is None or own is None:
+        return None
+    return following.epoch - own
+
+
+def _look_up(
+    line: Line, columns: Mapping[int, Mapping[str, str]], leave_out: Sequence[str]
+) -> dict[int, Looked]:
+    return {
+        rank: look_up(line.ranks[rank], found, leave_out=leave_out)
+        for rank, found in columns.items()
+        if rank in line.ranks
+    }
+
+
+def _views(
+    attempt: Attempt, found: Join, line: Line, leave_out: Sequence[str]
+) -> dict[int, RankView]:
+    views = {}
+    for rank, trace in attempt.trace.ranks.items():
+        joined, columns = found.ranks.get(rank), first_columns(trace)
+        if joined is None or columns is None or rank not in line.ranks:
+            continue
+        views[rank] = _view(rank, trace, line.ranks[rank], columns, joined, leave_out)
+    return views
+
+
+def _view(
+    rank: int,
+    trace: RankTrace,
+    line: RankLine,
+    columns: Mapping[str, str],
+    joined: int,
+    leave_out: Sequence[str],
+) -> RankView:
+    looked = look_up(line, columns, leave_out=leave_out)
+    # Where the line was not sampled at the join, nothing can be said to be wrong.
+    weak = line.weak.get(joined)
+    sampled = {
+        *line.columns(joined),
+        *(STRONG & weak.components.keys() if weak else ()),
+    }
+    looked = {c: steps for c, steps in looked.items() if c in sampled}
+    state = trace.states.get(0)
+    restored = {c: origin(looked[c], joined) for c in COMPONENTS if c in looked}
+    restored |= {c: origin(looked[c], joined) for c in looked if c not in restored}
+    disturbed = {}
+    for stream in [c for c in looked if is_stream(c) and joined not in looked[c]]:
+        if state is None:
+            continue
+        draws = disturbance(line, stream, state, joined=joined, steps=looked[stream])
+        if draws is not None:
+            disturbed[stream] = draws
+            restored[stream] = joined
+    there = line.states.get(joined)
+    return RankView(
+        rank=rank,
+        joined=joined,
+        trace=trace,
+        line=line,
+        looked=looked,
+        restored=restored,
+        disturbed=disturbed,
+        differences=tuple(_differences(trace, line, joined, leave_out)),
+        final=_final(trace, line, joined, leave_out),
+        dtypes=_dtypes(there or next(iter(line.states.values()), None), state),
+    )
+
+
+def _differences(
+    trace: RankTrace, line: RankLine, joined: int, leave_out: Sequence[str]
+) -> Iterator[Difference]:
+    own = {mark.step: mark for mark in trace.steps}
+    for local in range(max([*own, *trace.states], default=-1) + 1):
+        step = joined + local
+        state = _unequal(line.states.get(step), trace.states.get(local), leave_out)
+        made = _unequal(line.steps.get(step + 1), own.get(local + 1), leave_out)
+        if state or made:
+            yield Difference(step + 1, state, made)
+
+
+def _final(
+    trace: RankTrace, line: RankLine, joined: int, leave_out: Sequence[str]
+) -> tuple[str, ...]:
+    """Compare how both ended, if they ended at the same step."""
+    last = joined + trace.completed
+    if last != max(line.steps, default=0):
+        return ()
+    return tuple(
+        c for c in _unequal(line.finish, trace.finish, leave_out) if c in STRONG
+    )
+
+
+def _unequal(
+    expected: StateMark | StepMark | None,
+    found: StateMark | StepMark | None,
+    leave_out: Sequence[str],
+) -> tuple[str, ...]:
+    if expected is None or found is None:
+        return ()
+    ours, theirs = expected.components, found.components
+    unequal = {
+        c
+        for c in ours.keys() & theirs.keys()
+        if ours[c] != theirs[c] and c not in leave_out
+    }
+    ordered = [c for c in COMPONENTS if c in unequal]
+    return (*ordered, *sorted(unequal - {*ordered}))
+
+
+def _dtypes(
+    there: StateMark | None, state: StateMark | None
+) -> dict[str, tuple[str, str]]:
+    if there is None or state is None:
+        return {}
+    return {
+        component: (there.dtypes[component], dtype)
+        for component, dtype in state.dtypes.items()
+        if component in there.dtypes and there.dtypes[component] != dtype
+    }

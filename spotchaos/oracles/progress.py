@@ -1,0 +1,266 @@
+"""Does the program come back, from the newest whole checkpoint, and get to its end?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.oracles.causes import is_foreign, is_restart
+from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.saves import oldest_acceptable
+from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
+
+# Attempts in a row that end by themselves, none further than the one before.
+STUCK_AFTER = 3
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+
+
+def judge_progress(case: Case) -> Iterator[Finding]:
+    """Name resumes that fail, hang, begin in the wrong place or end in the wrong one."""
+    for link in case.links:
+        if link.attempt.ended is Ended.HUNG:
+            yield _hang(link)
+        elif link.is_resume and link.attempt.ended is Ended.FAILED:
+            yield from _failed(case, link)
+        if link.is_after_finish:
+            yield from _retrained(case, link)
+        elif link.is_resume:
+            yield from _joined(case, link)
+    yield from _stuck(case)
+    yield from _count(case)
+
+
+def _hang(link: Link) -> Finding:
+    frames = [m.groupdict() for m in _FRAME.finditer(link.attempt.stacks)]
+    where = (
+        {"file": frames[0]["file"], "line": int(frames[0]["line"])} if frames else None
+    )
+    waits = f"; it waits at {where['file']}:{where['line']}" if where else ""
+    done = (
+        f"after {steps_of(link.trained)}" if link.trained else "before its first step"
+    )
+    return Finding(
+        "hang",
+        f"attempt {link.number} made no progress {done} and never ended{waits}",
+        hint="look at the stacks: a collective that other ranks have left, a lock file or"
+        " a queue whose writer is gone; give every wait a bound",
+        attempt=link.number,
+        step=link.end,
+        where=where,
+    )
+
+
+def _failed(case: Case, link: Link) -> Iterator[Finding]:
+    refused = case.accept_refusal and link.trained == 0
+    if refused:
+        return
+    attempt = link.attempt
+    exception = exception_of(attempt)
+    if link.trained:
+        when = f"{steps_of(link.trained)} after the resume at step {link.joined}"
+        if link.joined is None:
+            when = f"{steps_of(link.trained)} after it had started"
+    else:
+        when = "before its first step"
+    if _control_failed(case):
+        yield Finding(
+            "never-resumes",
+            f"the program fails when it is started again, also after a clean stop:"
+            f" {ending_of(attempt)}",
+            hint="try it by hand: stop it after a save, start it again with the same"
+            " command, or give --resume-cmd",
+            attempt=link.number,
+            step=link.end,
+            where=where_of(exception),
+        )
+        return
+    yield Finding(
+        "resume-failed",
+        f"attempt {link.number} failed {when}: {ending_of(attempt)}"
+        + (
+            "; after a clean stop it resumes"
+            if case.baseline.control is not None and not link.trained
+            else ""
+        ),
+        hint="it must find and load the newest whole checkpoint whatever the kill left"
+        " beside it: write to a temporary name and rename, skip what is not whole, fall"
+        " back to the one before",
+        attempt=link.number,
+        step=link.end,
+        where=where_of(exception),
+    )
+
+
+def _control_failed(case: Case) -> bool:
+    control = case.baseline.control
+    if control is None or len(control.attempts) < 2:
+        return False
+    return control.attempts[-1].ended in (Ended.FAILED, Ended.HUNG)
+
+
+def _joined(case: Case, link: Link) -> Iterator[Finding]:
+    """Judge where an attempt began to train, and how much it had to do again."""
+    if not link.has_begun:
+        return
+    if is_foreign(link):
+        yield from _foreign(link)
+        return
+    if link.joined is None:
+        return
+    oldest = oldest_acceptable(link.saved)
+    if is_restart(link):
+        yield Finding(
+            "silent-restart",
+            f"attempt {link.number} started again from step 0 although the checkpoint of"
+            f" step {link.newest} was there; {steps_of(link.lost)} were lost",
+            hint="look where the program searches for checkpoints and what it does when"
+            " loading fails: an exception that is swallowed, or a path that depends on"
+            " the time or the job, starts over without a word",
+            attempt=link.number,
+            step=0,
+        )
+    elif oldest is not None and link.joined < oldest:
+        yield Finding(
+            "stale-resume",
+            f"attempt {link.number} resumed at step {link.joined} although the checkpoint"
+            f" of step {link.newest} was whole; {steps_of(link.lost)} were lost",
+            hint="choose the newest by its step as a number, not by the order of names or"
+            " by file times, and move the pointer as soon as a checkpoint is whole",
+            attempt=link.number,
+            step=link.joined,
+        )
+    elif link.starts_afresh and link.previous_end and not case.habit.steps:
+        yield _no_checkpoint(link)
+    elif case.max_lost_steps is not None and link.lost > case.max_lost_steps:
+        yield Finding(
+            "lost-work",
+            f"attempt {link.number} had to do {steps_of(link.lost)} again, from step"
+            f" {link.joined} on, and at most {case.max_lost_steps} are allowed",
+            hint="save more often, or save when the notice or the signal comes",
+            attempt=link.number,
+            step=link.joined,
+        )
+
+
+def _no_checkpoint(link: Link) -> Finding:
+    return Finding(
+        "no-checkpoint",
+        f"attempt {link.number} started again from step 0: the program saves nothing"
+        f" before its end that it could resume from; {steps_of(link.previous_end)} were"
+        " lost",
+        hint="save model, optimizer, scheduler, random streams and the position in the"
+        " data every few minutes, and load the newest at the start",
+        attempt=link.number,
+        step=0,
+    )
+
+
+def _foreign(link: Link) -> Iterator[Finding]:
+    if not link.saved and link.newest is None and link.previous_end == 0:
+        return
+    yield Finding(
+        "foreign-resume",
+        f"attempt {link.number} trains on with weights that no step of this run ever"
+        " had, and neither optimizer nor random streams are of it",
+        hint="it loaded a checkpoint of another run, or none at all and a new"
+        " initialisation: keep an id of the run in the checkpoint and refuse another's;"
+        " look at the folder and the pattern in which it searches",
+        attempt=link.number,
+        step=0,
+    )
+
+
+def _retrained(case: Case, link: Link) -> Iterator[Finding]:
+    if not link.trained:
+        return
+    attempt = link.attempt
+    if link.joined == 0 and not case.habit.steps:
+        yield _no_checkpoint(link)
+        return
+    if link.joined is None:
+        said = f"it trained {steps_of(link.trained)} on a state of no step of the run"
+    elif link.joined == 0:
+        said = f"it trained all over again from step 0, for {steps_of(link.trained)}"
+    elif link.end > case.horizon:
+        said = f"it trained on to step {link.end}, beyond the last step {case.horizon}"
+    elif _changes_weights(case, link):
+        said = f"it resumed at step {link.joined} and ended with other weights"
+    else:
+        return
+    yield Finding(
+        "retrained-after-finish",
+        f"started again after the run had finished, {said}",
+        hint="save at the end with the last step or epoch done, and compare with the"
+        " total before the first step",
+        attempt=attempt.number,
+        step=link.joined,
+    )
+
+
+def _changes_weights(case: Case, link: Link) -> bool:
+    if "weights" in case.baseline.not_compared:
+        return False
+    finished = [k.attempt for k in case.links if k.number < link.number]
+    before = _final_weights(finished[-1]) if finished else {}
+    after = _final_weights(link.attempt)
+    return any(before[rank] != after[rank] for rank in before.keys() & after.keys())
+
+
+def _final_weights(attempt: Attempt) -> dict[int, str]:
+    return {
+        rank: found.finish.components["weights"]
+        for rank, found in attempt.trace.ranks.items()
+        if found.finish is not None and "weights" in found.finish.components
+    }
+
+
+def _stuck(case: Case) -> Iterator[Finding]:
+    """Name attempt after attempt that ends by itself, no further than the one before."""
+    stuck = 0
+    for link in case.links:
+        by_itself = link.attempt.ended in (Ended.FAILED, Ended.EXITED)
+        if link.is_resume and by_itself and link.attempt.signal is None:
+            stuck = stuck + 1 if link.end <= link.previous_end else 0
+        else:
+            stuck = 0
+        if stuck >= STUCK_AFTER:
+            yield Finding(
+                "no-progress",
+                f"{stuck} attempts in a row ended by themselves, none further than step"
+                f" {link.end}",
+                hint="a checkpoint that cannot be loaded, or a step that always fails,"
+                " restarts for ever: bound the attempts, fall back to an older checkpoint",
+                attempt=link.number,
+                step=link.end,
+            )
+            return
+
+
+def _count(case: Case) -> Iterator[Finding]:
+    """Judge at which step the run, left alone, came to its end."""
+    link = case.last
+    attempt = link.attempt
+    if attempt.ended is not Ended.FINISHED or not link.is_resume:
+        return
+    if link.joined is None:
+        if link.trained or link.join.disagrees:
+            return
+        if link.previous_end >= case.horizon or (link.newest or 0) >= case.horizon:
+            return
+        end = link.newest or 0
+        said = f"attempt {link.number} ended with status 0 and trained nothing"
+    elif link.end != case.horizon:
+        end = link.end
+        said = f"the run resumed at step {link.joined} and ended after step {link.end}"
+    else:
+        return
+    yield Finding(
+        "step-count-wrong",
+        f"{said}; the uninterrupted run has {steps_of(case.horizon)}",
+        hint="save the epoch and the step that are *done*, start the loop at the next,"
+        " and compute the total once, not again from what is left",
+        attempt=link.number,
+        step=end,
+    )

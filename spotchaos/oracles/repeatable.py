@@ -1,0 +1,270 @@
+"""Do uninterrupted runs equal one another, and is there anything in them to compare?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from spotchaos.model import (
+    Attempt,
+    Baseline,
+    Finding,
+    Note,
+    RankTrace,
+    StateMark,
+    StepMark,
+)
+from spotchaos.oracles.lineage import Case
+from spotchaos.oracles.words import listed, name_of
+from spotchaos.trace.format import COMPONENTS
+
+# What a light run has fingerprints of, and what must be equal for it to count.
+_OBSERVED = ("weights", "buffers", "optimizer", "averages")
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineFacts:
+    """What two uninterrupted runs and a light one tell.
+
+    `finding` is why nothing can be judged, or None.
+    """
+
+    baseline: Baseline
+    finding: Finding | None
+    notes: tuple[Note, ...]
+
+    @property
+    def repeatable(self) -> bool:
+        return self.baseline.repeatable
+
+
+@dataclass(frozen=True, slots=True)
+class _Parting:
+    """One place at which two runs are not equal."""
+
+    step: int
+    rank: int
+    component: str
+    of_state: bool  # the state of `step`, else what `step` consumed or made
+
+
+def judge_baselines(
+    runs: Sequence[Attempt], light: Attempt | None = None
+) -> BaselineFacts:
+    """Compare uninterrupted runs, component by component and rank by rank.
+
+    Args:
+        runs: with full fingerprints, at least one; the first is the one to compare with.
+        light: the run that fingerprinted only its beginning, its saves and its end.
+    """
+    first = runs[0]
+    partings = [p for run in runs[1:] for p in _partings(first, run)]
+    unequal = {p.component for p in partings}
+    not_compared = tuple(
+        [c for c in COMPONENTS if c in unequal] + sorted(unequal - {*COMPONENTS})
+    )
+    differs_at = _differs_at(runs, partings)
+    observed = (
+        _observer_effect(first, light, not_compared) if light is not None else None
+    )
+    baseline = Baseline(
+        runs=tuple(runs),
+        light=light,
+        control=None,
+        repeatable=differs_at is None and observed is None,
+        differs_at=differs_at,
+        not_compared=not_compared,
+        patterns=(),
+        observer_effect=observed is not None,
+    )
+    finding = _finding(first, differs_at, observed)
+    notes = (
+        [_not_compared(partings, c) for c in not_compared] if finding is None else []
+    )
+    return BaselineFacts(baseline, finding, tuple(notes))
+
+
+def judge_first_attempt(case: Case) -> Iterator[Finding]:
+    """Name a trial that leaves the baseline before anything was done to it.
+
+    Two equal baselines are weak evidence: a program that trains from uninitialised
+    memory is equal by luck now and then.
+    """
+    link = case.links[0]
+    stop = link.attempt.signalled_step
+    for rank, view in sorted(link.views.items()):
+        first = next((d for d in view.differences if d.matters), None)
+        if first is None or (stop is not None and first.step > stop):
+            continue
+        yield Finding(
+            "not-repeatable",
+            f"attempt 1 left the baseline at step {first.step}, before anything was done"
+            f" to it, in {listed(map(name_of, first.components))}",
+            hint="two baselines were equal by luck: seed everything (--seed-program), and"
+            " look for memory that is never initialised and for work in threads",
+            attempt=link.number,
+            step=first.step,
+            rank=rank,
+            component=first.components[0],
+        )
+        return
+
+
+def _finding(
+    first: Attempt, differs_at: str | None, observed: str | None
+) -> Finding | None:
+    if not first.trace.observed or not first.trace.completed:
+        return Finding(
+            "not-observed",
+            "the program ran to its end, and the probe saw no training step",
+            hint="does the command set its own PYTHONPATH, use `python -I`, or train in"
+            " another language? The probe needs torch and sitecustomize",
+        )
+    if differs_at is not None:
+        return Finding(
+            "not-repeatable",
+            f"two uninterrupted runs differ: {differs_at}",
+            hint="seed it: --seed-program 1 seeds torch, NumPy and random from outside;"
+            " then look for threads, GPU kernels (--deterministic) and uninitialised"
+            " memory",
+        )
+    if observed is not None:
+        return Finding(
+            "not-repeatable",
+            f"a run that was observed less differs from the others: {observed}",
+            hint="either the program repeats only by luck, or being observed changes it;"
+            " please report the latter",
+        )
+    if _is_vacuous(first):
+        return Finding(
+            "vacuous",
+            f"the weights never change in {first.trace.completed} steps, so that every"
+            " resume equals every other",
+            hint="is the loss connected to the weights, and the learning rate above 0?",
+        )
+    return None
+
+
+def _is_vacuous(run: Attempt) -> bool:
+    for rank in run.trace.ranks.values():
+        states = [*rank.states.values(), *([rank.finish] if rank.finish else [])]
+        weights = {s.components["weights"] for s in states if "weights" in s.components}
+        if len(weights) != 1 or len(states) < 2:
+            return False
+    return True
+
+
+def _partings(first: Attempt, second: Attempt) -> Iterator[_Parting]:
+    ours, theirs = first.trace.ranks, second.trace.ranks
+    for rank in sorted(ours.keys() & theirs.keys()):
+        yield from _rank_partings(rank, ours[rank], theirs[rank])
+
+
+def _rank_partings(rank: int, ours: RankTrace, theirs: RankTrace) -> Iterator[_Parting]:
+    other_steps = {mark.step: mark for mark in theirs.steps}
+    for step, state in ours.states.items():
+        for component in _unequal(state, theirs.states.get(step)):
+            yield _Parting(step, rank, component, of_state=True)
+    for mark in ours.steps:
+        for component in _unequal(mark, other_steps.get(mark.step)):
+            yield _Parting(mark.step, rank, component, of_state=False)
+    for component in _unequal(ours.finish, theirs.finish):
+        yield _Parting(ours.completed, rank, component, of_state=True)
+
+
+def _unequal(
+    ours: StateMark | StepMark | None, theirs: StateMark | StepMark | None
+) -> list[str]:
+    if ours is None or theirs is None:
+        return []
+    both = ours.components.keys() & theirs.components.keys()
+    return [c for c in sorted(both) if ours.components[c] != theirs.components[c]]
+
+
+def _differs_at(runs: Sequence[Attempt], partings: Sequence[_Parting]) -> str | None:
+    """Say where runs part so that nothing can be compared, or None."""
+    lengths = {run.trace.completed for run in runs}
+    if len(lengths) > 1:
+        counts = " and ".join(str(n) for n in sorted(lengths))
+        return f"they take {counts} steps"
+    if len({tuple(sorted(run.trace.ranks)) for run in runs}) > 1:
+        return "they have other numbers of ranks"
+    weights = [p for p in partings if p.component == "weights"]
+    if not weights:
+        return None
+    if any(p.step == 0 for p in weights):
+        return "the weights differ before the first step (an unseeded initialisation)"
+    # What came first explains the weights; a stream that differs all along does not.
+    causes = [p for p in partings if p.component in _CAUSES]
+    cause = min(causes, key=lambda p: (_moment(p), _CAUSES.index(p.component), p.rank))
+    where = "" if len(runs[0].trace.ranks) == 1 else f" on rank {cause.rank}"
+    return f"{_CAUSE_WORDS[cause.component].format(step=cause.step)}{where}"
+
+
+_CAUSES = (
+    "batch",
+    "samples",
+    "loss",
+    "gradients",
+    "buffers",
+    "optimizer",
+    "rates",
+    "weights",
+)
+_CAUSE_WORDS = {
+    "batch": "the batch of step {step} differs (an unseeded order, or data that change)",
+    "samples": "the samples of step {step} differ (an unseeded order)",
+    "loss": "the loss of step {step} differs, on an equal batch (unseeded dropout, or an"
+    " operation that is not deterministic)",
+    "gradients": "the gradients of step {step} differ, on an equal batch and loss",
+    "buffers": "the buffers after step {step} differ",
+    "optimizer": "the optimizer's state after step {step} differs",
+    "rates": "the learning rates after step {step} differ",
+    "weights": "the weights after step {step} differ",
+}
+
+
+def _moment(parting: _Parting) -> tuple[int, bool]:
+    """Order places in time: what a step makes comes before the state after it."""
+    return (parting.step, parting.of_state)
+
+
+def _observer_effect(
+    first: Attempt, light: Attempt, not_compared: Sequence[str]
+) -> str | None:
+    """Say where the lightly observed run differs from the first, or None."""
+    if first.trace.completed != light.trace.completed:
+        return (
+            f"it takes {light.trace.completed} steps instead of {first.trace.completed}"
+        )
+    for rank in sorted(first.trace.ranks.keys() & light.trace.ranks.keys()):
+        ours, theirs = first.trace.ranks[rank], light.trace.ranks[rank]
+        for step, state in theirs.states.items():
+            found = _observed(ours.states.get(step), state, not_compared)
+            if found is not None:
+                return f"{name_of(found)} of step {step} differ"
+        mine = {save.step: save.state for save in ours.saves}
+        for save in theirs.saves:
+            found = _observed(mine.get(save.step), save.state, not_compared)
+            if found is not None:
+                return f"{name_of(found)} differ at the save of step {save.step}"
+        found = _observed(ours.finish, theirs.finish, not_compared)
+        if found is not None:
+            return f"{name_of(found)} differ at the end"
+    return None
+
+
+def _observed(
+    ours: StateMark | None, theirs: StateMark | None, not_compared: Sequence[str]
+) -> str | None:
+    unequal = [c for c in _unequal(ours, theirs) if c in _OBSERVED]
+    return next((c for c in unequal if c not in not_compared), None)
+
+
+def _not_compared(partings: Sequence[_Parting], component: str) -> Note:
+    first = min((p for p in partings if p.component == component), key=_moment)
+    return Note(
+        "component-not-compared",
+        f"two uninterrupted runs differ in {name_of(component)}, first at step"
+        f" {first.step}, so that it is not compared",
+    )

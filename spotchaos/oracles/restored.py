@@ -1,0 +1,215 @@
+"""Was every component of the state restored, and all from one and the same step?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from spotchaos.model import Finding, Note
+from spotchaos.oracles.causes import is_restart, judged, mixup, streams, wrong
+from spotchaos.oracles.lineage import Case, Link, RankView
+from spotchaos.oracles.words import HINTS, from_where, listed, name_of, on_ranks
+
+# Which finding a lost component is.
+FINDING_OF: dict[str, str] = {
+    "weights": "weights-not-restored",
+    "buffers": "buffers-not-restored",
+    "optimizer": "optimizer-not-restored",
+    "rates": "scheduler-not-restored",
+    "scheduler": "scheduler-not-restored",
+    "scaler": "scaler-not-restored",
+    "averages": "average-not-restored",
+}
+
+
+def judge_restored(case: Case) -> Iterator[Finding]:
+    """Name each component that is not of the step at which the attempt joined."""
+    for link in judged(case):
+        yield from _dtypes(link)
+        mixed = {rank: _mixed(link, view) for rank, view in link.views.items()}
+        yield from _mixed_steps(link, mixed)
+        for name in dict.fromkeys(FINDING_OF.values()):
+            yield from _lost(link, name, mixed)
+        yield from _lost_streams(link)
+
+
+def note_restored(case: Case) -> Iterator[Note]:
+    """Note streams and schedulers that were lost without any effect."""
+    for link in case.resumes():
+        if is_restart(link):
+            continue
+        for view in link.views.values():
+            idle = [s for s in view.streams if s not in streams(link, view)]
+            if idle:
+                yield Note(
+                    "rng-moved-without-effect",
+                    f"after the resume at step {view.joined}"
+                    f" {listed(map(_stream_words(view), idle))}; nothing that a promise"
+                    " is about ever depended on it",
+                    attempt=link.number,
+                )
+            if "scheduler" in view.wrong and "scheduler" not in wrong(view):
+                yield Note(
+                    "scheduler-moved-without-effect",
+                    f"after the resume at step {view.joined} the scheduler's position is"
+                    f" {from_where(view.restored['scheduler'])}; every learning rate to"
+                    " the end is the same",
+                    attempt=link.number,
+                )
+
+
+def _ranks(link: Link, holds: Callable[[RankView], bool]) -> list[int]:
+    return [rank for rank, view in sorted(link.views.items()) if holds(view)]
+
+
+def _dtypes(link: Link) -> Iterator[Finding]:
+    for component in dict.fromkeys(c for v in link.views.values() for c in v.dtypes):
+        ranks = _ranks(link, lambda v, c=component: c in v.dtypes)  # type: ignore[misc]
+        view = link.views[ranks[0]]
+        was, now = view.dtypes[component]
+        yield Finding(
+            "dtype-changed",
+            f"after the resume at step {view.joined} {name_of(component)} came back as"
+            f" {now} instead of {was}{on_ranks(ranks, link.views)}",
+            hint="load_state_dict casts to the dtype of what it loads into: build model"
+            " and optimizer in their training dtype first, or restore the dtype after it",
+            attempt=link.number,
+            step=view.joined + 1,
+            rank=ranks[0],
+            component=component,
+        )
+
+
+def _mixed(link: Link, view: RankView) -> dict[str, int]:
+    """Return components that were restored, but from the checkpoint of another step."""
+    saved = {save.step for save in link.saved} - {view.joined, 0}
+    return {
+        component: min(view.looked[component] & saved)
+        for component in wrong(view)
+        if component not in view.dtypes
+        # Many steps have one rate, so that it alone proves no other checkpoint.
+        and (component != "rates" or "scheduler" not in view.looked)
+        and 0 not in view.looked[component]
+        and view.looked[component] & saved
+    }
+
+
+def _mixed_steps(link: Link, mixed: dict[int, dict[str, int]]) -> Iterator[Finding]:
+    ranks = [rank for rank, found in sorted(mixed.items()) if found]
+    if not ranks:
+        return
+    view, found = link.views[ranks[0]], mixed[ranks[0]]
+    right = [
+        c for c in view.restored if c in FINDING_OF and view.joined in view.looked[c]
+    ]
+    others = [f"{name_of(c)} of step {step}" for c, step in found.items()]
+    yield Finding(
+        "mixed-steps",
+        f"the resume put together {listed(map(name_of, right)) or 'a state'} of step"
+        f" {view.joined} and {listed(others)}{on_ranks(ranks, link.views)}",
+        hint="write all parts of a checkpoint below one name that appears at once (a new"
+        " folder renamed into place, or a manifest written last), and load all parts of"
+        " the same step or none",
+        attempt=link.number,
+        step=view.joined + 1,
+        rank=ranks[0],
+        component=next(iter(found)),
+    )
+
+
+def _lost(link: Link, name: str, mixed: dict[int, dict[str, int]]) -> Iterator[Finding]:
+    """Name one component, or the two of a scheduler, as lost; once for all ranks."""
+
+    def lost(view: RankView) -> list[str]:
+        return [
+            c
+            for c in wrong(view)
+            if FINDING_OF.get(c) == name
+            and c not in mixed[view.rank]
+            and c not in view.dtypes
+        ]
+
+    ranks = _ranks(link, lambda view: bool(lost(view)))
+    if not ranks:
+        return
+    view = link.views[ranks[0]]
+    component = lost(view)[0]
+    yield Finding(
+        name,
+        f"the program resumed at step {view.joined}, but {name_of(component)} came back"
+        f" {from_where(view.restored[component])}{on_ranks(ranks, link.views)}",
+        hint=HINTS["scheduler" if name == "scheduler-not-restored" else component],
+        attempt=link.number,
+        step=view.joined + 1,
+        rank=ranks[0],
+        component=component,
+    )
+
+
+def _lost_streams(link: Link) -> Iterator[Finding]:
+    found = {rank: streams(link, view) for rank, view in sorted(link.views.items())}
+    for stream in dict.fromkeys(s for each in found.values() for s in each):
+        for disturbed in (False, True):
+            ranks = [
+                rank
+                for rank, each in found.items()
+                if stream in each
+                and (stream in link.views[rank].disturbed) is disturbed
+            ]
+            if ranks:
+                yield _lost_stream(link, stream, ranks)
+
+
+def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
+    view = link.views[ranks[0]]
+    draws = view.disturbed.get(stream)
+    hint = HINTS.get(stream, HINTS["rng.torch"])
+    if draws is None:
+        hint = f"{hint}; on every rank its own" if len(link.views) > 1 else hint
+    else:
+        hint = (
+            "something draws from it between the restore and the first step (creating a"
+            " loader's iterator draws a seed): restore random streams last of all, after"
+            " the iterator was made and the skipped batches were drawn"
+        )
+    words = _stream_words(view)(stream)
+    reached = _reached(view)
+    return Finding(
+        "rng-not-restored" if draws is None else "rng-disturbed",
+        f"after the resume at step {view.joined} {words}{on_ranks(ranks, link.views)}"
+        f"{reached}",
+        hint=hint,
+        attempt=link.number,
+        step=view.joined + 1,
+        rank=ranks[0],
+        component=stream,
+    )
+
+
+def _stream_words(view: RankView) -> Callable[[str], str]:
+    def words(stream: str) -> str:
+        draws = view.disturbed.get(stream)
+        if draws is not None:
+            side = "ahead of" if draws > 0 else "behind"
+            plural = "" if abs(draws) == 1 else "s"
+            return (
+                f"{name_of(stream)} is {abs(draws)} draw{plural} {side} where the step"
+                " had left it"
+            )
+        came = view.restored.get(stream, "foreign")
+        if came == "foreign":
+            return f"{name_of(stream)} has a value that no step of the run had"
+        return f"{name_of(stream)} is {from_where(came)}"
+
+    return words
+
+
+def _reached(view: RankView) -> str:
+    """Say what the stream changed first, where it is one thing."""
+    found = mixup(view)
+    first = view.first("batch", "samples", "loss", "gradients", "weights", "buffers")
+    if found is not None and first is not None and found.step <= first.step:
+        return f"; the batch of step {found.step} is another one"
+    if first is None:
+        return ""
+    made = first.made or first.state
+    return f"; the first thing that it changed is the {made[0]} of step {first.step}"

@@ -1,0 +1,168 @@
+"""Was each sample trained on exactly as often as in the uninterrupted run, in its order?
+
+What counts is what was trained on, not what was fetched. Steps that were done again are
+lost work, so the ledger follows the surviving course only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spotchaos.model import Finding, StepMark
+from spotchaos.oracles.causes import Mixup, judged, mixup, streams
+from spotchaos.oracles.lineage import Case, Link, epoch_shift
+from spotchaos.oracles.words import HINTS, on_ranks
+
+Sample = tuple[str, str]  # kind of id, id
+Course = Mapping[int, Mapping[int, tuple[int | None, StepMark]]]
+Tally = dict[int | None, Counter[Sample]]  # epoch -> how often each sample
+
+
+def judge_samples(case: Case) -> Iterator[Finding]:
+    """Name samples repeated and skipped, or an order that changed."""
+    if {"batch", "samples"} & {*case.baseline.not_compared}:
+        return
+    for link in judged(case):
+        found = {
+            rank: seen
+            for rank, view in sorted(link.views.items())
+            if (seen := mixup(view)) is not None and seen.is_other_order
+        }
+        if found:
+            yield from _judge(case, link, found)
+
+
+def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Finding]:
+    ranks = [*found]
+    first = min(found.values(), key=lambda seen: (seen.step, seen.rank))
+    drawn = any(streams(link, view) for view in link.views.values())
+    repeated, skipped = (0, 0) if drawn else _compare(case, link)
+    names = []
+    if first.instead is not None or first.is_fixed_order:
+        # The batches of other steps of the run: what was lost is the position.
+        names += ["samples-repeated"] if repeated else []
+        names += ["samples-skipped"] if skipped else []
+    if not names:
+        if not first.is_known and not drawn:
+            return  # Samples that the run never saw: no order of its own explains them.
+        names = ["order-changed"]
+    for name in names:
+        count = {"samples-repeated": repeated, "samples-skipped": skipped}.get(name)
+        yield Finding(
+            name,
+            _message(link, first, count, name) + on_ranks(ranks, link.views),
+            hint=HINTS["order"],
+            attempt=link.number,
+            step=first.step,
+            rank=first.rank,
+            component="samples",
+        )
+
+
+def _message(link: Link, first: Mixup, count: int | None, name: str) -> str:
+    view = link.views[first.rank]
+    if first.step == view.joined + 1:
+        opening = f"after the resume at step {view.joined} the program got"
+    else:
+        opening = f"step {first.step}, after the resume at step {view.joined}, got"
+    if first.instead is None:
+        told = f"{opening} a batch that the uninterrupted run never had"
+    elif first.instead == 1:
+        told = f"{opening} the batch of step 1: the order starts again at the seed"
+    else:
+        told = f"{opening} the batch of step {first.instead} instead of {first.step}"
+    if count is None:
+        return told
+    what = "trained on again in its epoch" if name == "samples-repeated" else "left out"
+    return f"{told}; {count} sample{'' if count == 1 else 's'} {what}"
+
+
+def ledger(case: Case) -> dict[str, Any]:
+    """Return how many samples were repeated and skipped, for each epoch and in all.
+
+    Along the surviving course to the end of the run; the epochs are those of the
+    baseline, or a single one (null) where none is known.
+    """
+    expected = _tally(_course_of_line(case))
+    found = _tally(case.course)
+    if not found:
+        return {"repeated": 0, "skipped": 0, "epochs": [], "complete": False}
+    complete = case.is_finished
+    last = max((e for e in found if e is not None), default=None)
+    epochs = []
+    for epoch in sorted({*expected, *found}, key=lambda e: (e is not None, e)):
+        ended = complete or (epoch is not None and last is not None and epoch < last)
+        repeated, skipped = _difference(expected, found, epoch, ended=ended)
+        epochs.append({"epoch": epoch, "repeated": repeated, "skipped": skipped})
+    return {
+        "repeated": sum(e["repeated"] or 0 for e in epochs),
+        "skipped": sum(e["skipped"] or 0 for e in epochs),
+        "epochs": epochs,
+        "complete": complete,
+    }
+
+
+def _compare(case: Case, link: Link) -> tuple[int, int]:
+    """Count samples repeated and skipped in the epochs that one attempt trained on."""
+    assert link.joined is not None
+    course: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
+    for rank, view in link.views.items():
+        shift = epoch_shift(view.line, view.trace, view.joined)
+        own = {
+            view.joined + m.step: (
+                None if shift is None or m.epoch is None else m.epoch + shift,
+                m,
+            )
+            for m in view.trace.steps
+        }
+        before = _numbered(view.line.steps)
+        kept = {s: entry for s, entry in before.items() if s <= view.joined}
+        # What lies beyond the horizon is a wrong count of steps, not of samples.
+        course[rank] = {s: e for s, e in {**kept, **own}.items() if s <= case.horizon}
+    expected, found = _tally(_course_of_line(case)), _tally(course)
+    touched = {
+        epoch for c in course.values() for s, (epoch, _) in c.items() if s > link.joined
+    }
+    last = max((e for e in touched if e is not None), default=None)
+    ended = link.end >= case.horizon
+    repeated = skipped = 0
+    for epoch in touched:
+        if epoch not in expected:
+            continue
+        over = ended or (epoch is not None and last is not None and epoch < last)
+        more, less = _difference(expected, found, epoch, ended=over)
+        repeated, skipped = repeated + more, skipped + less
+    return repeated, skipped
+
+
+def _difference(
+    expected: Tally, found: Tally, epoch: int | None, *, ended: bool
+) -> tuple[int, int]:
+    want, have = expected.get(epoch, Counter()), found.get(epoch, Counter())
+    repeated = sum((have - want).values())
+    return repeated, sum((want - have).values()) if ended else 0
+
+
+def _course_of_line(case: Case) -> Course:
+    return {rank: _numbered(line.steps) for rank, line in case.line.ranks.items()}
+
+
+def _numbered(steps: Mapping[int, StepMark]) -> dict[int, tuple[int | None, StepMark]]:
+    return {step: (mark.epoch, mark) for step, mark in steps.items()}
+
+
+def _tally(course: Course) -> Tally:
+    tally: Tally = {}
+    for steps in course.values():
+        for epoch, mark in steps.values():
+            tally.setdefault(epoch, Counter()).update(_samples(mark))
+    return tally
+
+
+def _samples(mark: StepMark) -> list[Sample]:
+    if mark.samples is not None:
+        return [(mark.ids, sample) for sample in mark.samples]
+    batch = mark.components.get("samples") or mark.components.get("batch")
+    return [("batch", batch)] if batch is not None else []

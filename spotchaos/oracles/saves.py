@@ -1,0 +1,155 @@
+"""Which saves a resume could start from, and which of them were whole at the kill.
+
+A save is all checkpoint writes of all ranks between two steps. It is a resume point if
+it wrote what the control's resume read. It is whole once every part has ended that the
+baseline's saves have, and settled once the program was seen to move on after it: until
+then it counts as in flight, and both it and the one before are right to resume from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from spotchaos.model import AttemptTrace, Ended, RankTrace, SaveMark
+
+_DIGITS = re.compile(r"\d+")
+_TEMPORARY = re.compile(
+    r"[._-]?(tmp|temp|part|partial|incomplete)[._#-]*$", re.IGNORECASE
+)
+
+
+def pattern_of(path: str) -> str:
+    """Return a path with every number in it replaced by `#`, and no temporary suffix."""
+    return _TEMPORARY.sub("", _DIGITS.sub("#", path)).removeprefix("./")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """All writes of one attempt between two steps, over all of its ranks."""
+
+    step: int  # of the line
+    attempt: int
+    is_whole: bool
+    is_settled: bool
+    patterns: frozenset[str]
+    begun_at_s: float
+    ended_at_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """How the baseline saves: what every whole resume point has.
+
+    `steps` are those at which the baseline saved one before its last step.
+    """
+
+    patterns: tuple[str, ...]
+    writers: frozenset[int]
+    parts: frozenset[str]
+    steps: tuple[int, ...]
+
+
+def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
+    """Learn from the baseline what a whole resume point consists of."""
+    wanted = tuple(pattern_of(p) for p in patterns)
+    by_step = _by_step(trace)
+    if wanted and not any(
+        _matches(_parts(saves.values()), wanted) for saves in by_step.values()
+    ):
+        # What the control read has no name that a save ever had: then any save may be it.
+        wanted = ()
+    points = {
+        step: saves
+        for step, saves in by_step.items()
+        if _matches(_parts(saves.values()), wanted)
+    }
+    writers = [frozenset(saves) for saves in points.values()]
+    parts = [_parts(saves.values()) for saves in points.values()]
+    return Habit(
+        patterns=wanted,
+        writers=frozenset.intersection(*writers) if writers else frozenset(),
+        parts=frozenset.intersection(*parts) if parts else frozenset(),
+        steps=tuple(s for s in sorted(points) if s < trace.completed),
+    )
+
+
+def saves_of(
+    trace: AttemptTrace, *, attempt: int, joined: int, ended: Ended, habit: Habit
+) -> list[Saved]:
+    """Return the resume points that an attempt began to write, in order."""
+    found = []
+    for local, saves in sorted(_by_step(trace).items()):
+        parts = _parts(saves.values())
+        begun = {rank: save.ended_at_s for rank, save in saves.items()}
+        if not _matches(parts, habit.patterns) and None not in begun.values():
+            continue
+        ends = [end for end in begun.values() if end is not None]
+        whole = (
+            len(ends) == len(begun)
+            and habit.writers <= begun.keys()
+            and habit.parts <= parts
+        )
+        ended_at_s = max(ends) if whole else None
+        moved_on = ended in (Ended.FINISHED, Ended.EXITED) or any(
+            _moved_on(trace.ranks[rank], local, ended_at_s) for rank in saves
+        )
+        found.append(
+            Saved(
+                step=joined + local,
+                attempt=attempt,
+                is_whole=whole,
+                is_settled=whole and moved_on,
+                patterns=parts,
+                begun_at_s=min(save.begun_at_s for save in saves.values()),
+                ended_at_s=ended_at_s,
+            )
+        )
+    return found
+
+
+def newest(saved: Iterable[Saved]) -> int | None:
+    """Return the step of the newest resume point that is certainly whole, or None."""
+    settled = [save.step for save in saved if save.is_settled]
+    return settled[-1] if settled else None
+
+
+def oldest_acceptable(saved: Iterable[Saved]) -> int | None:
+    """Return the step before which a resume is stale, or None if nothing is certain.
+
+    After an attempt that resumed from an older checkpoint the last one written is not
+    the one of the highest step; either is a fair choice.
+    """
+    settled = [save.step for save in saved if save.is_settled]
+    return min(settled[-1], max(settled)) if settled else None
+
+
+def _by_step(trace: AttemptTrace) -> dict[int, dict[int, SaveMark]]:
+    by_step: dict[int, dict[int, SaveMark]] = {}
+    for rank, found in trace.ranks.items():
+        for save in found.saves:
+            by_step.setdefault(save.step, {})[rank] = save
+    return by_step
+
+
+def _parts(saves: Iterable[SaveMark]) -> frozenset[str]:
+    return frozenset(pattern_of(path) for save in saves for path in save.paths)
+
+
+def _matches(parts: Collection[str], wanted: Collection[str]) -> bool:
+    """Whether any part is, holds or lies in what is wanted; nothing wanted is anything."""
+    if not wanted:
+        return True
+    return any(
+        part == want or part.startswith(f"{want}/") or want.startswith(f"{part}/")
+        for part in parts
+        for want in wanted
+    )
+
+
+def _moved_on(trace: RankTrace, local: int, ended_at_s: float | None) -> bool:
+    if trace.completed > local:
+        return True
+    state = trace.states.get(local)
+    return state is not None and ended_at_s is not None and state.t_s > ended_at_s

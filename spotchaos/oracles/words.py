@@ -1,0 +1,114 @@
+"""The words for components, ranks and hints, as a person who trains models says them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from spotchaos.model import Attempt, ProgramException
+
+NAMES: dict[str, str] = {
+    "weights": "the weights",
+    "buffers": "the module buffers",
+    "optimizer": "the optimizer's state",
+    "rates": "the learning rates",
+    "scheduler": "the scheduler's position",
+    "scaler": "the gradient scaler's state",
+    "averages": "the averaged weights",
+    "rng.python": "Python's random stream",
+    "rng.numpy": "NumPy's random stream",
+    "rng.torch": "torch's random stream",
+    "rng.cuda": "torch's CUDA random stream",
+    "rng.generators": "the random generators of loaders and samplers",
+}
+
+# What to save and to restore, and where. The order within a resume matters: creating a
+# loader's iterator draws from torch's stream, so streams come last.
+HINTS: dict[str, str] = {
+    "weights": "save model.state_dict() and load it before the first step, on every rank;"
+    " check that load_state_dict was really called and is strict",
+    "buffers": "save model.state_dict(), which holds buffers (batch norm statistics), not"
+    " only the parameters;"
+    " register what must be kept with register_buffer(persistent=True)",
+    "optimizer": "save optimizer.state_dict() with the model, and load it after the"
+    " optimizer was built on the loaded model",
+    "scheduler": "save scheduler.state_dict() with the optimizer, and load it after the"
+    " scheduler was built",
+    "scaler": "save scaler.state_dict() of the GradScaler, and load it on resume",
+    "averages": "save the averaged model's state_dict(), its counter included, and load"
+    " it on resume",
+    "rng.python": "save random.getstate(), and random.setstate() it last of all, right"
+    " before the first step after the resume",
+    "rng.numpy": "save numpy.random.get_state(), and set_state() it last of all, right"
+    " before the first step after the resume",
+    "rng.torch": "save torch.get_rng_state(), and set_rng_state() it last of all, right"
+    " before the first step after the resume",
+    "rng.cuda": "save torch.cuda.get_rng_state_all(), and set_rng_state_all() it last of"
+    " all, right before the first step after the resume",
+    "rng.generators": "save generator.get_state() of each torch.Generator that shuffles"
+    " or samples, and set_state() it before its next use",
+    "order": "make the order a function of the seed and the epoch, save how many samples"
+    " of the epoch were trained on, and skip exactly those on resume"
+    " (a stateful loader or sampler does both)",
+    "reduction": "DDP rebuilds its buckets after its first backward, and the order of"
+    " additions with them: run two throw-away forward and backward passes (no step,"
+    " gradients dropped, random streams put back) before the first step after a resume",
+}
+
+
+def name_of(component: str) -> str:
+    """Return what a component is called in a sentence."""
+    return NAMES.get(component, component)
+
+
+def listed(items: Iterable[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    found = list(items)
+    if len(found) < 2:
+        return "".join(found)
+    return f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def on_ranks(ranks: Sequence[int], all_ranks: Collection[int]) -> str:
+    """Return " on rank 1" and the like; nothing where all ranks, or the only one, do."""
+    if len(ranks) == len(all_ranks):
+        return ""
+    return f" on rank{'s' if len(ranks) > 1 else ''} {listed(map(str, ranks))}"
+
+
+def steps_of(count: int) -> str:
+    """Return "1 step" or "n steps"."""
+    return f"{count} step{'' if count == 1 else 's'}"
+
+
+def from_where(origin: int | str) -> str:
+    """Return the end of a sentence that says whose value a component had."""
+    if origin == "fresh":
+        return "as at the start of a run"
+    if origin == "foreign":
+        return "equal to those of no step of the uninterrupted run"
+    return f"of step {origin}"
+
+
+def exception_of(attempt: Attempt) -> ProgramException | None:
+    """Return the exception that ended an attempt: of the first rank that names one."""
+    ranks = attempt.trace.ranks
+    found = (ranks[r].exception for r in sorted(ranks))
+    return next((e for e in found if e is not None), None)
+
+
+def where_of(exception: ProgramException | None) -> dict[str, object] | None:
+    """Return the place of an exception as findings carry it."""
+    if exception is None or exception.file is None:
+        return None
+    return {"file": exception.file, "line": exception.line}
+
+
+def ending_of(attempt: Attempt) -> str:
+    """Say how an attempt ended, with its own last words."""
+    exception = exception_of(attempt)
+    if exception is not None:
+        words = exception.message.strip().splitlines()
+        return f"{exception.type}: {words[0]}" if words else exception.type
+    lines = attempt.output_tail.strip().splitlines()
+    said = f", its last line was {lines[-1].strip()!r}" if lines else ""
+    return f"status {attempt.exit_code}{said}"
