@@ -6,8 +6,9 @@ Also the comparison of dumped tensors: which one differs, in how many elements, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from spotchaos.model import Divergence, Finding
+from spotchaos.model import Divergence, Finding, Judgement
 from spotchaos.oracles.causes import (
     has_cause,
     is_foreign,
@@ -27,6 +28,12 @@ RING_MATTERS_FROM = 3
 # A reordered sum moves the last bits; an element near zero that is the difference of
 # large ones moves by more units of its own last place, but not by its leading digits.
 FEW_ULP = 1 << 16
+
+_UNKNOWN_CAUSE = (
+    "something that is not in the checkpoint decides this step: a counter or cache of the"
+    " program's own, an augmentation drawn in a worker, an operation that is not"
+    " deterministic"
+)
 
 __all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"]
 
@@ -51,21 +58,41 @@ def divergence_of(link: Link) -> Divergence | None:
     return Divergence(step=first.step, rank=rank, components=first.components)
 
 
-def with_measured(finding: Finding, divergence: Divergence) -> Finding:
-    """Return `diverged` where what was taken for a reordered sum lies too far apart."""
-    if (
-        finding.name != "reduction-order-changed"
-        or (divergence.max_ulp or 0) <= FEW_ULP
-    ):
+def with_measured(
+    judgement: Judgement, divergence: Divergence, *, attempt: int
+) -> Judgement:
+    """Return the judgement with the distance that a replay has measured.
+
+    What was taken for a reordered sum by its pattern is `diverged` if it lies too far
+    apart for one.
+
+    Args:
+        judgement: of the trial.
+        divergence: that of one attempt, with `tensor`, `elements` and `max_ulp`.
+        attempt: number of that attempt.
+    """
+    resumes = [
+        replace(r, divergence=divergence) if r.attempt == attempt else r
+        for r in judgement.resumes
+    ]
+    findings = [
+        _measured(f, divergence) if f.attempt == attempt else f
+        for f in judgement.findings
+    ]
+    return replace(judgement, resumes=tuple(resumes), findings=tuple(findings))
+
+
+def _measured(finding: Finding, divergence: Divergence) -> Finding:
+    if finding.name != "reduction-order-changed" or divergence.max_ulp is None:
         return finding
-    return Finding(
-        "diverged",
-        f"{finding.message}, and lie up to {divergence.max_ulp} units in the last place"
-        " apart, which is more than another order of additions can do",
-        attempt=finding.attempt,
-        step=finding.step,
-        rank=finding.rank,
-        component=finding.component,
+    if divergence.max_ulp <= FEW_ULP:
+        return finding
+    return replace(
+        finding,
+        name="diverged",
+        message=f"{finding.message}, and lie up to {divergence.max_ulp} units in the last"
+        " place apart, which is more than another order of additions can do",
+        hint=_UNKNOWN_CAUSE,
     )
 
 
@@ -147,9 +174,7 @@ def _diverged(link: Link, rank: int, first: Difference) -> Finding:
         "diverged",
         f"everything that is known of step {link.joined} was restored, and step"
         f" {first.step} differs in {words}",
-        hint="something that is not in the checkpoint decides this step: a counter or"
-        " cache of the program's own, an augmentation drawn in a worker, an operation"
-        " that is not deterministic",
+        hint=_UNKNOWN_CAUSE,
         attempt=link.number,
         step=first.step,
         rank=rank,

@@ -1,15 +1,16 @@
 """Two dumps of one step: which tensor differs, in how many elements, how far apart.
 
-A dump is a folder with `index.json`, a list of {component, name, dtype, shape, file,
-offset}, and the raw little-endian bytes that it points into. No torch is needed to read
-it. Distance is counted in units in the last place: floats of one format, taken as
-integers in order, are as many steps apart as there are floats between them.
+A dump is a folder of indexes and the raw little-endian bytes that they point into, as
+`spotchaos.probe.dump` writes them. No torch is needed to read it. Distance is counted in
+units in the last place: floats of one format, taken as integers in order, are as many
+steps apart as there are floats between them.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,22 +19,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# dtype -> (bytes of an element, is it a float whose bits can be put in order)
-_FORMATS: dict[str, tuple[int, bool]] = {
-    "float64": (8, True),
-    "float32": (4, True),
-    "float16": (2, True),
-    "bfloat16": (2, True),
-    "float8_e4m3fn": (1, True),
-    "float8_e5m2": (1, True),
-    "int64": (8, False),
-    "int32": (4, False),
-    "int16": (2, False),
-    "int8": (1, False),
-    "uint8": (1, False),
-    "bool": (1, False),
-    "complex64": (8, False),
-    "complex128": (16, False),
+# The order in which a reader wants the first tensor that differs: what a step starts
+# from, then what it consumed, then what it made.
+_ORDER = (
+    "weights",
+    "buffers",
+    "optimizer",
+    "batch",
+    "gradients",
+    "loss",
+    "averages",
+)
+# Formats whose bits can be put in order, with the bits of an infinite exponent.
+_INFINITE: dict[str, int] = {
+    "float64": 0x7FF0_0000_0000_0000,
+    "float32": 0x7F80_0000,
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+    "float8_e5m2": 0x7C,
+    # This format has no infinity: only all ones is not a number.
+    "float8_e4m3fn": 0x7E,
 }
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -42,27 +47,34 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 class _Tensor:
     component: str
     name: str
-    dtype: str
+    dtype: str  # by torch's name
     shape: tuple[int, ...]
     path: Path
     offset: int
+    length: int  # bytes
 
     @property
     def label(self) -> str:
         return self.name or self.component
 
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
     def raw(self) -> bytes:
-        width, _ = _FORMATS.get(self.dtype, (1, False))
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            return file.read(math.prod(self.shape) * width)
+            return file.read(self.length)
+
+
+_Key = tuple[int, int, str]  # place of the component, rank, name
 
 
 def compare_dumps(expected: Path, found: Path) -> tuple[str, int, int | None] | None:
     """Return the first tensor that differs, how many elements, and the largest distance.
 
     Args:
-        expected: folder (or index file) of the baseline's dump.
+        expected: folder (or one index) of the baseline's dump.
         found: that of the attempt's.
 
     Returns:
@@ -81,62 +93,74 @@ def compare_dumps(expected: Path, found: Path) -> tuple[str, int, int | None] | 
         if other is None:
             continue
         if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
-            return (
-                tensor.label,
-                max(math.prod(tensor.shape), math.prod(other.shape)),
-                None,
-            )
+            return tensor.label, max(tensor.elements, other.elements), None
         unequal = _compare(tensor, other)
         if unequal is not None:
             return (tensor.label, *unequal)
     return None
 
 
-def _index(where: Path) -> Mapping[tuple[str, str], _Tensor]:
-    """Read all indexes of a dump, in order; names are matched, not positions."""
-    files = [where] if where.is_file() else sorted(where.rglob("*.json"))
-    return {(t.component, t.name): t for file in files for t in _tensors(file)}
+def _index(where: Path) -> Mapping[_Key, _Tensor]:
+    """Read all indexes of a dump; tensors are matched by name, not by position."""
+    files = [where] if where.is_file() else sorted(where.rglob("*.json"), key=_process)
+    found: dict[_Key, _Tensor] = {}
+    seen: dict[str, int] = {}
+    for file in files:
+        index: Any = json.loads(file.read_text())
+        if not isinstance(index, Mapping) or not isinstance(index.get("tensors"), list):
+            raise ValueError(f"{file.name!r} is not the index of a dump")
+        component = str(index.get("component"))
+        # Ranks are started in order, so that their processes are, where none is named.
+        number = seen.get(component, 0)
+        seen[component] = number + 1
+        rank = number if index.get("rank") is None else int(index["rank"])
+        place = _ORDER.index(component) if component in _ORDER else len(_ORDER)
+        for tensor in _tensors(file, index, component):
+            found[place, rank, tensor.name] = tensor
+    order = {key: index for index, key in enumerate(found)}
+    return dict(sorted(found.items(), key=lambda item: (*item[0][:2], order[item[0]])))
 
 
-def _tensors(file: Path) -> Iterator[_Tensor]:
-    entries: Any = json.loads(file.read_text())
-    shared = None
-    if isinstance(entries, Mapping):
-        shared, entries = entries.get("file"), entries.get("tensors")
-    if not isinstance(entries, list):
-        raise ValueError(f"{file.name!r} is not the index of a dump")
-    for entry in entries:
+def _process(file: Path) -> tuple[int, str]:
+    """Order the files of a dump by the process that wrote them."""
+    number = re.match(r"\d+", file.name)
+    return int(number.group()) if number else 0, file.name
+
+
+def _tensors(file: Path, index: Mapping[str, Any], component: str) -> Iterator[_Tensor]:
+    for entry in index["tensors"]:
         try:
-            name = entry.get("file") or shared or f"{file.stem}.bin"
             yield _Tensor(
-                component=str(entry["component"]),
+                component=component,
                 name=str(entry["name"]),
-                dtype=str(entry["dtype"]).removeprefix("torch."),
+                dtype=str(entry.get("torch_dtype") or entry["dtype"]),
                 shape=tuple(int(n) for n in entry["shape"]),
-                path=file.parent / name,
-                offset=int(entry.get("offset") or 0),
+                path=file.parent / str(index["data"]),
+                offset=int(entry["offset"]),
+                length=int(entry["bytes"]),
             )
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{file.name!r} holds an entry without {error}") from error
+            raise ValueError(f"{file.name!r} has an entry without {error}") from error
 
 
 def _compare(ours: _Tensor, theirs: _Tensor) -> tuple[int, int | None] | None:
     left, right = ours.raw(), theirs.raw()
     if left == right:
         return None
-    width, is_float = _FORMATS.get(ours.dtype, (1, False))
-    if len(left) != len(right) or len(left) % width:
-        return max(len(left), len(right)) // width, None
+    count = max(1, ours.elements)
+    if len(left) != len(right) or len(left) % count:
+        return count, None
+    width = len(left) // count
     if width not in _UNSIGNED:
         pairs = zip(_split(left, width), _split(right, width), strict=True)
         return sum(a != b for a, b in pairs), None
     bits = np.dtype(_UNSIGNED[width]).newbyteorder("<")
     a, b = np.frombuffer(left, bits), np.frombuffer(right, bits)
     unequal = a != b
-    count = int(np.count_nonzero(unequal))
-    if not is_float:
-        return count, None
-    return count, ulp_distance(a[unequal], b[unequal], dtype=ours.dtype)
+    number = int(np.count_nonzero(unequal))
+    if ours.dtype not in _INFINITE:
+        return number, None
+    return number, ulp_distance(a[unequal], b[unequal], dtype=ours.dtype)
 
 
 def _split(raw: bytes, width: int) -> Iterator[bytes]:
@@ -160,21 +184,10 @@ def ulp_distance(a: npt.NDArray[Any], b: npt.NDArray[Any], *, dtype: str) -> int
     return int(np.max(np.maximum(left, right) - np.minimum(left, right)))
 
 
-_EXPONENT: dict[str, int] = {
-    "float64": 0x7FF0_0000_0000_0000,
-    "float32": 0x7F80_0000,
-    "float16": 0x7C00,
-    "bfloat16": 0x7F80,
-    "float8_e5m2": 0x7C,
-    # This format has no infinity: only all ones is not a number.
-    "float8_e4m3fn": 0x7E,
-}
-
-
 def _is_nan(bits: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
     sign = 1 << (bits.dtype.itemsize * 8 - 1)
     magnitude = bits & bits.dtype.type(sign - 1)
-    nan: npt.NDArray[Any] = magnitude > bits.dtype.type(_EXPONENT[dtype])
+    nan: npt.NDArray[Any] = magnitude > bits.dtype.type(_INFINITE[dtype])
     return nan
 
 

@@ -13,6 +13,9 @@ def judge_interruption(case: Case) -> Iterator[Finding]:
     """Name kill points never reached, wrong exit statuses and signals not heeded."""
     yield from _not_reached(case)
     for link in case.links:
+        if link.attempt.trouble is not None:
+            yield Finding("not-reached", link.attempt.trouble, attempt=link.number)
+    for link in case.links:
         if _was_warned(link.attempt):
             yield from _status(case, link)
             yield from _reaction(case, link)
@@ -100,6 +103,8 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
             )
         return
     if not begun:
+        if link.trained <= (attempt.signalled_step or 0):
+            return  # It stopped training, and was still on its way out.
         yield Finding(
             "notice-ignored" if attempt.notice_at_s is not None else "signal-ignored",
             f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"

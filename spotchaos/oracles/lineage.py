@@ -255,6 +255,9 @@ class _Builder:
             looked = _look_up(line, columns, self.baseline.not_compared)
             steps = [save.step for save in self.saved]
             found = join(looked, saves=steps, fits=fits)
+            if not found.step and not any(0 in r.states for r in trace.ranks.values()):
+                # It trained nothing: a fresh model at the end tells of no place.
+                continue
             # The baseline comes first and wins a tie: it alone has a future.
             if found.score > best[0].score:
                 best = found, line

@@ -22,6 +22,8 @@ def judge_progress(case: Case) -> Iterator[Finding]:
     for link in case.links:
         if link.attempt.ended is Ended.HUNG:
             yield _hang(link)
+        elif link.attempt.refused_write is not None and _ended_badly(link):
+            yield _refused_write(link)
         elif link.is_resume and link.attempt.ended is Ended.FAILED:
             yield from _failed(case, link)
         if link.is_after_finish:
@@ -49,6 +51,22 @@ def _hang(link: Link) -> Finding:
         attempt=link.number,
         step=link.end,
         where=where,
+    )
+
+
+def _ended_badly(link: Link) -> bool:
+    return link.attempt.ended in (Ended.FAILED, Ended.EXITED)
+
+
+def _refused_write(link: Link) -> Finding:
+    """Say that it was our isolation, and not the program, that made an attempt fail."""
+    return Finding(
+        "not-reached",
+        f"attempt {link.number} may not write to {link.attempt.refused_write!r} here, and"
+        " ended",
+        hint="let it write below its folder, or name the place with --durable",
+        attempt=link.number,
+        step=link.end,
     )
 
 
@@ -244,14 +262,13 @@ def _count(case: Case) -> Iterator[Finding]:
     attempt = link.attempt
     if attempt.ended is not Ended.FINISHED or not link.is_resume:
         return
-    if link.joined is None:
-        if link.trained or link.join.disagrees:
-            return
-        if link.previous_end >= case.horizon or (link.newest or 0) >= case.horizon:
+    if not link.trained:
+        reached = [link.joined or 0, *(save.step for save in link.saved)]
+        if max(reached) >= case.horizon:
             return
         end = link.newest or 0
         said = f"attempt {link.number} ended with status 0 and trained nothing"
-    elif link.end != case.horizon:
+    elif link.joined is not None and link.end != case.horizon:
         end = link.end
         said = f"the run resumed at step {link.joined} and ended after step {link.end}"
     else:

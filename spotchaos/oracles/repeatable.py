@@ -91,7 +91,7 @@ def judge_first_attempt(case: Case) -> Iterator[Finding]:
     memory is equal by luck now and then.
     """
     link = case.links[0]
-    stop = link.attempt.signalled_step
+    stop = _warned_step(link.attempt)
     for rank, view in sorted(link.views.items()):
         first = next((d for d in view.differences if d.matters), None)
         if first is None or (stop is not None and first.step > stop):
@@ -108,6 +108,18 @@ def judge_first_attempt(case: Case) -> Iterator[Finding]:
             component=first.components[0],
         )
         return
+
+
+def _warned_step(attempt: Attempt) -> int | None:
+    """Return the step after which the program may answer a signal or a notice."""
+    if attempt.signalled_step is not None:
+        return attempt.signalled_step
+    if attempt.notice_at_s is None:
+        return None
+    return min(
+        sum(mark.t_s < attempt.notice_at_s for mark in rank.steps)
+        for rank in attempt.trace.ranks.values()
+    )
 
 
 def _finding(

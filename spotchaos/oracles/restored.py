@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from spotchaos.model import Finding, Note
-from spotchaos.oracles.causes import is_restart, judged, mixup, streams, wrong
+from spotchaos.oracles.causes import (
+    is_foreign,
+    is_restart,
+    judged,
+    mixup,
+    streams,
+    wrong,
+)
 from spotchaos.oracles.lineage import Case, Link, RankView
 from spotchaos.oracles.words import HINTS, from_where, listed, name_of, on_ranks
 
@@ -35,7 +42,7 @@ def judge_restored(case: Case) -> Iterator[Finding]:
 def note_restored(case: Case) -> Iterator[Note]:
     """Note streams and schedulers that were lost without any effect."""
     for link in case.resumes():
-        if is_restart(link):
+        if is_restart(link) or is_foreign(link) or link.join.disagrees:
             continue
         for view in link.views.values():
             idle = [s for s in view.streams if s not in streams(link, view)]

@@ -267,6 +267,8 @@ def _read_saved(process: _Process, mark: Mapping[str, Any]) -> None:
 
 
 def _read_load(process: _Process, mark: Mapping[str, Any]) -> None:
+    if mark["path"] is None:
+        return
     path, via = str(mark["path"]), str(mark.get("via") or mark["k"])
     load = LoadMark(
         path=path, via=via, step=process.done, t_s=float(mark.get("t") or 0.0)
