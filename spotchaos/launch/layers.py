@@ -1,0 +1,168 @@
+"""Which mount points of this machine a view covers, and how: a pure plan of mounts.
+
+As root one overlay covers the whole root file system, and each further mount point gets
+its own. In a user namespace the kernel refuses to look below a mount point that it has
+locked, so that `/` itself cannot be a lower layer (overlayfs: "failed to clone lowerpath");
+then each folder with nothing mounted below it is covered on its own, and the folders
+above them are an empty frame of ours. Source of the idea: the tool `try` of binpash.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+# File systems that are windows into the kernel: nothing of the user's lies on them.
+KERNEL_KINDS = frozenset(
+    [
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nsfs",
+        "proc",
+        "pstore",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "sysfs",
+        "tracefs",
+    ]
+)
+# What the init mounts afresh, with everything below.
+FRESH = ("/proc",)
+# Bound as they are, with everything below, and made read-only.
+WINDOWS = ("/sys", "/dev")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of /proc/self/mountinfo."""
+
+    at: str
+    kind: str
+    readonly: bool = False
+    is_folder: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One mount of a view.
+
+    `how` is "overlay" (private, copy on write), "readonly" or "frame" (an empty folder
+    of ours that holds the mount points of others).
+    """
+
+    at: str
+    how: str
+    links: Mapping[str, str] | None = None  # of a frame: names of symbolic links
+    files: tuple[str, ...] = ()  # of a frame: names of files, bound read-only
+
+
+def read_mounts(text: str | None = None) -> list[Mount]:
+    """Return the mounts that this process sees, the topmost of each place.
+
+    Args:
+        text: of a mountinfo file (proc_pid_mountinfo(5)); None: our own.
+    """
+    if text is None:
+        text = Path("/proc/self/mountinfo").read_text()
+    found: dict[str, Mount] = {}
+    for line in text.splitlines():
+        fields = line.split(" ")
+        at = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        kind = fields[fields.index("-") + 1]
+        found.pop(at, None)
+        found[at] = Mount(
+            at, kind, "ro" in fields[5].split(","), at == "/" or Path(at).is_dir()
+        )
+    return list(found.values())
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Tell whether `path` is `folder` or lies in it."""
+    return path == folder or folder == "/" or path.startswith(folder + "/")
+
+
+def plan_layers(mounts: Sequence[Mount], *, whole_root: bool) -> list[Layer]:
+    """Return the layers of a view, outer before inner.
+
+    Args:
+        mounts: all mounts of the machine.
+        whole_root: one overlay can cover `/` although there are mounts below it.
+    """
+    outside = (*FRESH, *WINDOWS)
+    relevant = {
+        m.at: m
+        for m in mounts
+        if m.at != "/" and not any(is_below(m.at, place) for place in outside)
+    }
+    if whole_root:
+        layers = [Layer("/", "overlay")]
+        layers += [Layer(at, _how(relevant[at])) for at in sorted(relevant, key=_depth)]
+        return layers
+    return _cover("/", relevant, outside)
+
+
+def _how(mount: Mount) -> str:
+    """Overlay what a program could write to; the rest stays as it is, read-only."""
+    if mount.kind in KERNEL_KINDS or mount.readonly or not mount.is_folder:
+        return "readonly"
+    return "overlay"
+
+
+def _cover(
+    folder: str, relevant: Mapping[str, Mount], outside: Sequence[str]
+) -> list[Layer]:
+    """Cover a folder by one layer, or by a frame and layers for what is in it."""
+    inner = [*(at for at in relevant if at != folder), *outside]
+    if folder in relevant and _how(relevant[folder]) == "readonly":
+        return [Layer(folder, "readonly")]
+    if not any(is_below(at, folder) for at in inner):
+        return [Layer(folder, "overlay")]
+    links: dict[str, str] = {}
+    files: list[str] = []
+    layers: list[Layer] = []
+    for entry in _entries(folder):
+        if any(is_below(entry.path, place) for place in outside):
+            continue
+        if entry.is_symlink():
+            links[entry.name] = str(Path(entry.path).readlink())
+        elif entry.is_dir():
+            layers += _cover(entry.path, relevant, outside)
+        elif entry.is_file():
+            files.append(entry.name)
+    return [Layer(folder, "frame", links, tuple(files)), *layers]
+
+
+def _entries(folder: str) -> Iterable[os.DirEntry[str]]:
+    try:
+        return sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (
+        OSError
+    ):  # a folder that we may not list holds nothing for the program either
+        return []
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return (len(PurePosixPath(path).parts), path)
+
+
+def layer_of(layers: Sequence[Layer], path: str) -> Layer:
+    """Return the innermost layer that `path` lies in."""
+    return max(
+        (layer for layer in layers if is_below(path, layer.at)),
+        key=lambda layer: _depth(layer.at),
+    )

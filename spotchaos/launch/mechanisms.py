@@ -1,0 +1,166 @@
+"""What this machine offers to isolate an attempt: each mechanism tried, not guessed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotchaos.errors import HarnessError
+from spotchaos.launch import process_tree
+
+TRY_BOUND_S = 60.0
+SCRIPT = Path(__file__).with_name("namespaces.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanisms:
+    """Which mechanisms work here; `missing` says why another does not."""
+
+    mount_namespace: bool = False
+    pid_namespace: bool = False
+    network_namespace: bool = False
+    ipc_namespace: bool = False
+    uts_namespace: bool = False
+    user_namespace: bool = False  # needed for the others, and it works
+    overlay: str | None = None  # "root" (one for all), "user" (one for each folder)
+    fresh_proc: bool = False
+    control_group: Path | None = None  # below it, groups of ours can freeze and kill
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def as_report(self) -> dict[str, str]:
+        """Return one line for each mechanism: what is used, or why it is not."""
+        lines = {
+            "files": {
+                "root": "one overlay over the root, and one for each mount",
+                "user": "an overlay for each folder, in a user namespace",
+                None: "a private copy of the working folder only",
+            }[self.overlay],
+            "processes": "PID namespace" if self.pid_namespace else "child subreaper",
+            "network": "loopback only" if self.network_namespace else "open",
+            "freezing": "control group" if self.control_group else "SIGSTOP",
+            "user namespace": "used" if self.user_namespace else "not needed",
+        }
+        for name, reason in self.missing.items():
+            lines[name] = f"{lines[name]} ({reason})" if name in lines else reason
+        return lines
+
+    def unprotected(self) -> list[str]:
+        """Say, in sentences for the screen, what an attempt could reach here."""
+        sentences = []
+        if self.overlay is None:
+            sentences.append(
+                "files outside the working folder are not protected: "
+                + self.missing.get("files", "overlayfs is not to be had")
+            )
+        if not self.network_namespace:
+            sentences.append(
+                "attempts reach the network: "
+                + self.missing.get("network", "network namespaces are not to be had")
+            )
+        if not self.pid_namespace:
+            sentences.append(
+                "a process that hides from its parents may outlive an attempt: "
+                + self.missing.get("processes", "PID namespaces are not to be had")
+            )
+        return sentences
+
+    @property
+    def namespaces(self) -> list[str]:
+        """Names of the namespaces that an attempt leaves, as `inside.SPEC` has them."""
+        wanted = {
+            "user": self.user_namespace,
+            "mount": self.mount_namespace,
+            "pid": self.pid_namespace,
+            "network": self.network_namespace,
+            "ipc": self.ipc_namespace,
+            "uts": self.uts_namespace,
+        }
+        return [name for name, used in wanted.items() if used]
+
+
+def find_mechanisms(scratch: Path | None = None) -> Mechanisms:
+    """Try what can be had here, once for each process and place.
+
+    Args:
+        scratch: a folder on the file system that is to hold views; None: the temporary
+            one.
+
+    Raises:
+        HarnessError: not even a process could be started to try.
+    """
+    place = scratch or Path(tempfile.gettempdir())
+    return _find(place, os.geteuid())
+
+
+@functools.cache
+def _find(place: Path, user: int) -> Mechanisms:
+    try:
+        with tempfile.TemporaryDirectory(prefix="spotchaos-try-", dir=place) as folder:
+            tried = _try_all(Path(folder))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise HarnessError(
+            f"could not try what this machine can do: {error}",
+            hint=f"is {str(place)!r} writable, with space left? set TMPDIR to another",
+        ) from error
+    return mechanisms_from(
+        tried, control_group=process_tree.find_control_group(), is_root=user == 0
+    )
+
+
+def _try_all(folder: Path) -> dict[str, str | None]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(SCRIPT), str(folder)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=TRY_BOUND_S,
+    )
+    tried: dict[str, str | None] = json.loads(done.stdout)
+    return tried
+
+
+def mechanisms_from(
+    tried: Mapping[str, str | None], *, control_group: Path | None, is_root: bool
+) -> Mechanisms:
+    """Draw the conclusions from what worked.
+
+    Args:
+        tried: the answer of `namespaces.try_all`.
+        control_group: where groups of ours can be made.
+        is_root: whether root without capabilities is to be told from other users.
+    """
+    works = {name: reason is None for name, reason in tried.items()}
+    needs_user = not works["needs user"]
+    missing = {
+        label: reason
+        for label, name in (
+            ("files", "each folder"),
+            ("processes", "pid"),
+            ("network", "network"),
+        )
+        if (reason := tried[name]) is not None
+    }
+    overlay = None
+    if works["mount"] and works["each folder"]:
+        overlay = "root" if works["whole root"] and not needs_user else "user"
+    if needs_user and is_root:
+        missing.setdefault("user namespace", "this root has no right to mount")
+    return Mechanisms(
+        mount_namespace=works["mount"],
+        pid_namespace=works["pid"],
+        network_namespace=works["network"],
+        ipc_namespace=works["ipc"],
+        uts_namespace=works["uts"],
+        user_namespace=needs_user and works["user"],
+        overlay=overlay,
+        fresh_proc=works["proc"],
+        control_group=control_group,
+        missing=missing,
+    )

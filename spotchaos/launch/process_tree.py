@@ -1,0 +1,150 @@
+"""Processes of an attempt as the harness sees them: who they are, stopped or not.
+
+Everything here reads /proc or sends signals, from outside, with pids of the harness's own
+namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotchaos.launch.inside import argv_of, descendants
+
+PROC = Path("/proc")
+GROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One live process."""
+
+    pid: int  # here
+    inner_pid: int  # in its own PID namespace
+    parent: int
+    group: int
+    state: str
+    cpu_ticks: int
+
+
+def read_process(pid: int) -> Process | None:
+    """Return what /proc says of a process; None if it is gone or a zombie."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+        fields = text.rpartition(")")[2].split()
+        status = (PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return None
+    if fields[0] in ("Z", "X"):
+        return None
+    inner = pid
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            inner = int(line.split()[-1])
+    return Process(
+        pid=pid,
+        inner_pid=inner,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        state=fields[0],
+        cpu_ticks=int(fields[11]) + int(fields[12]),
+    )
+
+
+def processes_below(root: int) -> list[Process]:
+    """Return all live descendants of a process, without itself."""
+    found = (read_process(pid) for pid in descendants(root))
+    return [process for process in found if process is not None]
+
+
+def command_line(pid: int) -> list[str]:
+    """Return the arguments of a process; empty if it is gone."""
+    return argv_of(pid)
+
+
+def send(pids: Iterable[int], number: int) -> int:
+    """Send a signal to each; return how many were still there to get it."""
+    count = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            count += 1
+    return count
+
+
+def thread_states(pid: int) -> str:
+    """Return the state letters of all threads of a process; empty if it is gone."""
+    letters = ""
+    with contextlib.suppress(OSError):
+        for task in os.scandir(PROC / str(pid) / "task"):
+            with contextlib.suppress(OSError):
+                text = Path(task.path, "stat").read_text(errors="replace")
+                letters += text.rpartition(")")[2].split()[0]
+    return letters
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether every thread of a process is stopped, or it is gone."""
+    return all(letter in "TtZX" for letter in thread_states(pid))
+
+
+def catches(pid: int, number: int) -> bool:
+    """Tell whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    with contextlib.suppress(OSError):
+        for line in (PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+@functools.cache
+def find_control_group() -> Path | None:
+    """Return a version 2 control group below which we may make others, tried; or None."""
+    for root in GROUP_ROOTS:
+        place = _own_group(root)
+        if place is None:
+            continue
+        group = place / f"spotchaos-try-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        try:
+            if _can_hold_a_process(group):
+                return place
+        finally:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+    return None
+
+
+def _own_group(root: Path) -> Path | None:
+    if not (root / "cgroup.procs").exists():
+        return None
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("0::"):
+            return root / line[3:].lstrip("/")
+    return None
+
+
+def _can_hold_a_process(group: Path) -> bool:
+    if not (group / "cgroup.freeze").exists():
+        return False
+    child = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
+    try:
+        (group / "cgroup.procs").write_text(str(child))
+        return str(child) in (group / "cgroup.procs").read_text().split()
+    except OSError:
+        return False
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
