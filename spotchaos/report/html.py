@@ -16,7 +16,7 @@ from markupsafe import Markup
 from spotchaos.explanations import page
 from spotchaos.report import drawing
 from spotchaos.report.github import first_of_each
-from spotchaos.report.redact import clean, one_line
+from spotchaos.report.redact import cleaned, one_line
 from spotchaos.report.screen import is_amiss, trials_text
 
 _FOLDER = resources.files(__package__).joinpath("templates")
@@ -24,7 +24,7 @@ _FOLDER = resources.files(__package__).joinpath("templates")
 
 def render(document: Mapping[str, Any]) -> str:
     """Return the page of a report."""
-    document = _cleaned(document)
+    document = cleaned(document)
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     findings = first_of_each(document)
@@ -82,16 +82,6 @@ def _kind(component: str, value: Any, joined: Any) -> str:
     if not is_amiss(component, value, joined):
         return "good"
     return value if value in ("fresh", "foreign") else "elsewhere"
-
-
-def _cleaned(value: Any) -> Any:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, Mapping):
-        return {clean(str(key)): _cleaned(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_cleaned(inner) for inner in value]
-    return value
 
 
 def _explanation(name: str) -> Markup | None:

@@ -9,7 +9,7 @@ from typing import Any
 from spotchaos.errors import ReportError
 from spotchaos.findings import FINDINGS
 from spotchaos.report.github import first_of_each
-from spotchaos.report.redact import clean, one_line, redact
+from spotchaos.report.redact import clean, cleaned, one_line, redact
 from spotchaos.report.screen import WIDTH, plain, restored_table
 
 
@@ -19,7 +19,7 @@ def draft(document: Mapping[str, Any], *, number: int) -> str:
     Raises:
         ReportError: the report has no such finding.
     """
-    document = redact(document)
+    document = cleaned(redact(document), one_line)
     findings = first_of_each(document)
     if not 1 <= number <= len(findings):
         names = ", ".join(f"{n} {f['name']}" for n, f in enumerate(findings, 1))

@@ -27,7 +27,7 @@ _TOKENS = re.compile(
     re.VERBOSE,
 )
 _ANNOUNCED = re.compile(
-    r"(?i)((?:[a-z0-9_]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key))"
+    r"(?i)((?:password|passwd|secret|token|api[_-]?key|access[_-]?key)"
     r"[\"']?\s*[=:]\s*[\"']?|bearer\s+|://[^\s/:@]+:)([^\s\"'&@,;]{4,})"
 )
 _SECRET_NAME = re.compile(r"(?i)secret|token|passw|api_?key|access_?key|credential")
@@ -50,6 +50,19 @@ def clean(text: str) -> str:
 def one_line(text: str) -> str:
     """Return `text` cleaned, on a single line."""
     return " ".join(clean(text).split())
+
+
+def cleaned(value: Any, change: Callable[[str], str] = clean) -> Any:
+    """Return a document with every string cleaned, keys included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change(str(key)): cleaned(inner, change) for key, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [cleaned(inner, change) for inner in value]
+    return value
 
 
 def mask_text(text: str) -> str:

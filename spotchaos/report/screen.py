@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spotchaos.report.redact import one_line
+from spotchaos.report.redact import cleaned, one_line
 
 WIDTH = 88
 MOST_FINDINGS = 4
@@ -25,6 +25,8 @@ VERDICT_STYLE = {"held": "bold green", "violated": "bold red", "unknown": "bold 
 
 def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
     """Return the screen of a report, verdict first."""
+    # The program chooses many of these words; none may move the cursor or end a line.
+    document = cleaned(document, one_line)
     lines: list[Line] = [_headline(document)]
     trouble = document.get("trouble")
     if trouble:
@@ -113,7 +115,7 @@ def _findings(findings: list[dict[str, Any]], *, width: int) -> list[Line]:
             line.append((f"  {trials_text(finding['trials'])}", "dim"))
         where = finding.get("where")
         if where and where.get("file"):
-            place = f"{one_line(str(where['file']))}:{where.get('line', '?')}"
+            place = f"{where['file']}:{where.get('line', '?')}"
             line.append((f"  {place}", "dim"))
         lines.append(line)
         if finding["message"]:
@@ -155,7 +157,7 @@ def _restored(
     lost = attempt.get("lost_steps") or 0
     again = f"; {lost} step{'s' if lost != 1 else ''} done again" if lost else ""
     head = (
-        f"Trial {number}, interrupted at {one_line(str(killed))}: attempt"
+        f"Trial {number}, interrupted at {killed}: attempt"
         f" {attempt['number']} joins the baseline at {origin}{again}."
     )
     lines: list[Line] = [[], *_wrapped(head, indent=2, width=width), []]
@@ -231,7 +233,7 @@ def _divergence(divergence: Mapping[str, Any], *, width: int) -> list[Line]:
         f" {', '.join(divergence['components'])}"
     )
     if divergence.get("tensor"):
-        text += f" ({one_line(str(divergence['tensor']))}"
+        text += f" ({divergence['tensor']}"
         if divergence.get("elements") is not None:
             text += f", {divergence['elements']} elements"
         if divergence.get("max_ulp") is not None:
@@ -302,7 +304,7 @@ def _replay_line(
     number = findings[0]["trial"] if findings else 0
     for trial in document["trials"]:
         if trial["number"] == number and trial.get("replay"):
-            command = " ".join(shlex.quote(one_line(w)) for w in document["command"])
+            command = " ".join(shlex.quote(w) for w in document["command"])
             return f"spotchaos replay {trial['replay']} -- {command}"
     return None
 
@@ -312,7 +314,7 @@ def _wrapped(
 ) -> list[Line]:
     pad = " " * indent
     wrapped = textwrap.wrap(
-        one_line(text),
+        text,
         width=width,
         initial_indent=pad,
         subsequent_indent=pad,

@@ -1,0 +1,132 @@
+import dataclasses
+import json
+from importlib import resources
+
+import jsonschema
+import pytest
+
+from spotchaos.model import Ended, Judgement, Verdict
+from spotchaos.report.document import make_document
+from spotchaos.report.formats import render
+
+SCHEMA = json.loads(
+    resources.files("spotchaos.report").joinpath("schema1.json").read_text()
+)
+
+
+@pytest.mark.parametrize("name", ["held", "violated", "unknown"])
+def test_a_report_validates_against_the_published_schema(document, name):
+    jsonschema.Draft202012Validator(SCHEMA).validate(json.loads(render(document(name))))
+
+
+def test_the_schema_itself_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", ["held", "violated", "unknown"])
+def test_every_key_that_is_written_is_in_the_schema(document, name):
+    written = document(name)
+    assert set(written) <= set(SCHEMA["properties"])
+    trials = SCHEMA["$defs"]["trial"]["properties"]
+    attempts = SCHEMA["$defs"]["attempt"]["properties"]
+    for trial in written["trials"]:
+        assert set(trial) <= set(trials)
+        for attempt in trial["attempts"]:
+            assert set(attempt) <= set(attempts)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        pytest.param("verdict", "fine", id="unknown-verdict"),
+        pytest.param("promise", "all", id="unknown-promise"),
+        pytest.param("schema", 2, id="newer-schema"),
+        pytest.param("seed", "7", id="seed-as-text"),
+        pytest.param("trials", {}, id="trials-as-object"),
+    ],
+)
+def test_the_schema_refuses_a_wrong_report(document, key, value):
+    wrong = {**document("violated"), key: value}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(wrong, SCHEMA)
+
+
+def test_an_attempt_tells_where_it_joined_and_what_was_restored(document):
+    attempt = document("violated")["trials"][0]["attempts"][1]
+    assert attempt["started_from"] == 10
+    assert attempt["lost_steps"] == 2
+    assert attempt["restored"]["0"]["rng.torch"] == "fresh"
+    assert attempt["restored"]["0"]["batch"] == 1
+    assert attempt["divergence"]["max_ulp"] == 3
+
+
+def test_the_timeline_is_in_order_and_in_steps_of_the_baseline(document):
+    moments = document("violated")["trials"][0]["timeline"]
+    times = [m["t_s"] for m in moments]
+    assert times == sorted(times)
+    assert [m["what"] for m in moments if m["attempt"] == 1][-1] == "reclaim"
+    reclaim = next(m for m in moments if m["what"] == "reclaim")
+    assert reclaim["step"] == 12
+    assert moments[-1]["what"] == "finish"
+    assert moments[-1]["step"] == 20
+
+
+def test_losses_of_a_resumed_attempt_stand_at_steps_of_the_baseline(document):
+    series = document("violated")["series"]["loss"]
+    assert series["baseline"][0] == [1, 2.0]
+    assert series["1.2"][0] == [11, round(2 / 11, 6)]
+
+
+def test_a_long_run_is_thinned_with_its_last_step_kept(outcomes):
+    baseline = outcomes.make_baseline(
+        runs=(outcomes.make_attempt(1, Ended.FINISHED, steps=5001),)
+    )
+    outcome = outcomes.make_outcome(Verdict.HELD, baseline=baseline)
+    points = make_document(outcome)["series"]["loss"]["baseline"]
+    assert len(points) < 450
+    assert points[-1][0] == 5001
+
+
+def test_ledgers_of_trials_are_added_up(document):
+    ledger = document("violated")["ledger"]
+    assert (ledger["repeated"], ledger["skipped"]) == (24, 24)
+    assert [epoch["trial"] for epoch in ledger["epochs"]] == [1, 3, 4]
+
+
+def test_a_ledger_of_ids_is_counted(outcomes):
+    said = Judgement(Verdict.HELD, (), (), (), None, {"skipped": ["a", "b"]})
+    outcome = outcomes.make_outcome(Verdict.HELD, [(outcomes.make_trial(1), said)])
+    assert make_document(outcome)["ledger"]["skipped"] == 2
+
+
+def test_a_campaign_that_failed_at_once_has_a_report(outcomes):
+    outcome = outcomes.make_outcome(Verdict.UNKNOWN, baseline=None, trouble="no torch")
+    text = render(make_document(outcome))
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert json.loads(text)["baseline"] is None
+
+
+def test_a_number_that_json_lacks_becomes_null(outcomes):
+    outcome = outcomes.make_outcome(
+        Verdict.HELD, coverage={"kill_points": float("nan")}
+    )
+    assert json.loads(render(make_document(outcome)))["coverage"]["kill_points"] is None
+
+
+def test_tokens_are_masked_without_being_asked_for(outcomes):
+    secret = "hf_" + "a1B2c3D4" * 4
+    settings = outcomes.make_settings(command=("python", "t.py", f"--token={secret}"))
+    outcome = outcomes.make_outcome(Verdict.HELD, settings=settings)
+    assert secret not in render(make_document(outcome))
+
+
+def test_the_tail_of_a_failed_attempt_is_kept(outcomes):
+    trial, said = outcomes.held_pair(1)
+    failed = dataclasses.replace(
+        trial.attempts[1], ended=Ended.FAILED, output_tail="ValueError: no"
+    )
+    trial = dataclasses.replace(trial, attempts=(trial.attempts[0], failed))
+    outcome = outcomes.make_outcome(Verdict.HELD, [(trial, said)])
+    attempts = make_document(outcome)["trials"][0]["attempts"]
+    assert attempts[1]["output_tail"] == "ValueError: no"
+    assert "output_tail" not in attempts[0]

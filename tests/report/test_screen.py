@@ -1,0 +1,166 @@
+import io
+
+import pytest
+
+from spotchaos.model import Finding, Judgement, Verdict
+from spotchaos.report.document import make_document
+from spotchaos.report.screen import plain, screen, trials_text
+from spotchaos.report.text import TextReport
+
+
+@pytest.mark.parametrize("name", ["held", "violated", "unknown"])
+def test_the_screen_is_as_kept(document, snapshot, name):
+    snapshot(f"screen_{name}.txt", plain(screen(document(name))))
+
+
+@pytest.mark.parametrize("name", ["held", "violated", "unknown"])
+def test_the_verdict_comes_first_and_all_fits_one_screen(document, name):
+    lines = plain(screen(document(name))).splitlines()
+    assert lines[0].startswith(name.upper())
+    assert len(lines) <= 30
+    assert all(len(line) <= 88 for line in lines if "Replay:" not in line)
+
+
+def test_a_finding_of_many_trials_is_told_once(outcomes):
+    pairs = [outcomes.violated_pair(n, outcomes.RNG) for n in range(1, 41)]
+    outcome = outcomes.make_outcome(Verdict.VIOLATED, pairs)
+    text = plain(screen(make_document(outcome)))
+    assert text.count("rng-not-restored") == 1
+    assert len(text.splitlines()) <= 30
+
+
+def test_many_findings_are_cut_and_counted(outcomes):
+    names = ["weights-not-restored", "optimizer-not-restored", "diverged", "hang"]
+    findings = [Finding(n, "something " * 60, attempt=2) for n in [*names, "exit-code"]]
+    outcome = outcomes.make_outcome(
+        Verdict.VIOLATED, [outcomes.violated_pair(1, *findings)]
+    )
+    text = plain(screen(make_document(outcome)))
+    assert "and 1 more: exit-code" in text
+    assert len(text.splitlines()) <= 40
+
+
+def test_the_replay_line_is_whole_however_long(outcomes):
+    settings = outcomes.make_settings(command=("python", "train.py", "a b" * 60))
+    outcome = outcomes.make_outcome(
+        Verdict.VIOLATED, [outcomes.violated_pair(1, outcomes.RNG)], settings=settings
+    )
+    line = plain(screen(make_document(outcome))).splitlines()[-1]
+    assert line.startswith("  Replay: spotchaos replay sc1:")
+    assert line.endswith("'" + "a b" * 60 + "'")
+
+
+def test_what_bounds_the_verdict_is_said(outcomes):
+    coverage = {"kill_points": 3, "of": 20, "not_reached": 2}
+    outcome = outcomes.make_outcome(
+        Verdict.HELD,
+        [outcomes.held_pair(1)],
+        coverage=coverage,
+        unprotected=("the network",),
+        baseline=outcomes.make_baseline(not_compared=("rng.python",)),
+    )
+    text = plain(screen(make_document(outcome, notes=(outcomes.HIDDEN,))))
+    assert "2 drawn kill points were not reached and dropped" in text
+    assert "not protected: the network" in text
+    assert "two uninterrupted runs differ there: rng.python" in text
+    assert "were hidden: last.pt" in text
+
+
+def test_ranks_that_disagree_have_a_column_each(outcomes):
+    resume = outcomes.make_resume()
+    other = {**resume.restored[0], "weights": 5}
+    said = Judgement(
+        Verdict.VIOLATED,
+        (Finding("ranks-disagree", "rank 1 is at step 5", attempt=2),),
+        (),
+        (type(resume)(2, 10, {0: resume.restored[0], 1: other}, 10, 2),),
+        None,
+    )
+    outcome = outcomes.make_outcome(Verdict.VIOLATED, [(outcomes.make_trial(1), said)])
+    text = plain(screen(make_document(outcome)))
+    assert "rank 0" in text
+    assert "rank 1" in text
+    row = next(line for line in text.splitlines() if line.startswith("    weights"))
+    assert row.split() == ["weights", "step", "10", "step", "5"]
+
+
+def test_what_is_amiss_stands_above_what_is_right(document):
+    lines = plain(screen(document("violated"))).splitlines()
+    start = lines.index(_heading(lines)) + 1
+    rows = [line.split()[0] for line in lines[start : start + 6]]
+    assert rows[:2] == ["rng.torch", "batch"]
+
+
+def _heading(lines):
+    return next(line for line in lines if line.strip().startswith("component"))
+
+
+def test_the_first_batch_after_the_joined_step_is_not_amiss(outcomes):
+    outcome = outcomes.make_outcome(Verdict.HELD, [outcomes.held_pair(1)])
+    attempt = make_document(outcome)["trials"][0]["attempts"][1]
+    from spotchaos.report.screen import is_amiss
+
+    assert not is_amiss("batch", attempt["restored"]["0"]["batch"], 10)
+    assert is_amiss("batch", 1, 10)
+    assert is_amiss("weights", 11, 10)
+    assert is_amiss("weights", "foreign", 10)
+
+
+@pytest.mark.parametrize(
+    ("trials", "text"),
+    [
+        pytest.param([3], "trial 3", id="one"),
+        pytest.param([1, 2], "trials 1, 2", id="two"),
+        pytest.param(list(range(1, 21)), "trials 1, 2, 3, 4, 5, 6, ..., 20", id="many"),
+    ],
+)
+def test_trials_are_listed_shortly(trials, text):
+    assert trials_text(trials) == text
+
+
+@pytest.mark.parametrize("name", ["held", "violated", "unknown"])
+def test_progress_without_a_terminal_is_plain_lines(outcomes, snapshot, name):
+    out = io.StringIO()
+    report = TextReport(out)
+    notes = (outcomes.HIDDEN,) if name == "violated" else ()
+    for event in outcomes.events(getattr(outcomes, name)(), notes=notes):
+        report(event)
+    assert "\x1b" not in out.getvalue()
+    snapshot(f"run_{name}.txt", out.getvalue())
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_the_same_words_have_colours(outcomes, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = Terminal()
+    report = TextReport(out, width=88)
+    for event in outcomes.events(outcomes.violated()):
+        report(event)
+    report.close()
+    assert "\x1b[" in out.getvalue()
+    assert "VIOLATED" in out.getvalue()
+    assert "rng-not-restored" in out.getvalue()
+
+
+def test_an_interruption_says_what_was_done(outcomes):
+    out = io.StringIO()
+    report = TextReport(out)
+    for event in outcomes.events(outcomes.violated())[:-4]:
+        report(event)
+    report.print_interruption()
+    last = out.getvalue().splitlines()[-1]
+    assert last == "interrupted in trial 4; 3 trials done: 1 held, 2 violated"
+
+
+def test_nothing_hostile_reaches_the_terminal(nasty_document):
+    text = plain(screen(nasty_document))
+    printable = text.replace("\n", "").replace("\N{REPLACEMENT CHARACTER}", "")
+    assert printable.isprintable()
+    assert all(
+        not line or line.startswith((" ", "VIOLATED")) for line in text.splitlines()
+    )
