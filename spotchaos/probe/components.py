@@ -11,6 +11,7 @@ from spotchaos.probe.structure import LIVING, STRUCTURE
 from spotchaos.probe.values import number_of, put
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # Numbers in a group that only say how other numbers came about: a scheduler made with
@@ -64,7 +65,7 @@ def weights() -> list[tuple[str, Any]]:
 
 def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
     """Return the optimizers' parameters that no live module names, by their place."""
-    found = []
+    found = [(f"#leaf.{i}", leaf) for i, leaf in enumerate(LIVING.leaves)]
     for index, optimizer in LIVING.live_optimizers():
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
@@ -109,23 +110,30 @@ def digest_optimizer(entries: list[tuple[str, dict[str, Any]]]) -> str:
     return digest.hex()
 
 
-def rates() -> list[Any]:
-    """Return the numeric hyper-parameters of all groups of all live optimizers."""
+def all_groups() -> list[tuple[int, list[dict[str, Any]]]]:
+    """Return (index, groups) of all live optimizers."""
+    return [(index, list(o.param_groups)) for index, o in LIVING.live_optimizers()]
+
+
+def rates(optimizers: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:
+    """Return the numeric hyper-parameters of all groups that `all_groups` returned."""
     found = []
-    for index, optimizer in LIVING.live_optimizers():
-        for number, group in enumerate(optimizer.param_groups):
+    for index, groups in optimizers:
+        for number, group in enumerate(groups):
             for key in sorted(group):
                 value = group[key]
                 if key == "params" or key in _BOOKKEEPING or isinstance(value, bool):
                     continue
-                if isinstance(value, (tuple, list)):
-                    spelled = [s for s in map(number_of, value) if s is not None]
-                else:
-                    one = number_of(value)
-                    spelled = [] if one is None else [one]
+                several = value if isinstance(value, (tuple, list)) else [value]
+                spelled = [s for s in map(number_of, several) if s is not None]
                 if spelled:
                     found.append([index, number, key, *spelled])
     return found
+
+
+def watched(owners: list[Any], action: Callable[[Any], None]) -> list[Any]:
+    """Return weak references that call `action` when one of `owners` goes."""
+    return [weakref.ref(owner, action) for owner in owners]
 
 
 def schedulers() -> list[Any]:

@@ -10,8 +10,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.record import raised
+from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
-from spotchaos.probe.session import SESSION
+from spotchaos.probe.session import SESSION, shield
 from spotchaos.probe.structure import LIVING, numel_of
 from spotchaos.probe.window import TRAINING
 
@@ -52,9 +53,11 @@ def watch_hang() -> None:
         SESSION.trouble("stacks of a hang", error)
 
 
+@shield
 def finish() -> None:
     """Write what is left to say, once."""
     if os.getpid() in _finished_in or SESSION.role != "main":
+        KEEPER.drop()
         return
     _finished_in.append(os.getpid())
     SAVES.finish()
@@ -62,6 +65,8 @@ def finish() -> None:
     if SESSION.steps or TRAINING.counted["backward"]:
         TRAINING.write_join()
         TRAINING.write_finish()
+    # What is freed from here on is freed by the interpreter, which is going.
+    KEEPER.drop()
     SESSION.site("finish")
     for index, optimizer in LIVING.live_optimizers():
         steps = TRAINING.optimizer_steps.get(index, 0)

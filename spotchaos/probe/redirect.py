@@ -98,6 +98,7 @@ class _Patch:
         return self.own
 
 
+_INHERITED = object()
 _installed: _Patch | None = None
 _original_getaddrinfo = socket.getaddrinfo
 
@@ -119,9 +120,9 @@ def install(mapping: Mapping[str, str], allow: Iterable[str] = ()) -> None:
     uninstall()
     patch = _Patch(mapping, list(allow))
     for owner, name, make in _PATCHES:
-        original = getattr(owner, name)
-        patch.original.append((owner, name, original))
-        setattr(owner, name, make(original, patch))
+        # The class inherits most of them from C: then there is nothing of its own.
+        patch.original.append((owner, name, vars(owner).get(name, _INHERITED)))
+        setattr(owner, name, make(getattr(owner, name), patch))
     _installed = patch
 
 
@@ -142,8 +143,8 @@ def uninstall() -> None:
     if _installed is None:
         return
     for owner, name, original in reversed(_installed.original):
-        if name in ("connect", "connect_ex", "sendto", "sendmsg"):
-            delattr(owner, name)  # the class inherits them from C
+        if original is _INHERITED:
+            delattr(owner, name)
         else:
             setattr(owner, name, original)
     _installed = None

@@ -12,14 +12,69 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe import components, streams
 from spotchaos.probe.session import SESSION
-from spotchaos.probe.structure import STRUCTURE
+from spotchaos.probe.structure import LIVING, STRUCTURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
+
+    Named = list[tuple[str, Any]]
 
 # Below this many bytes a thread costs more than it hides.
 _WORTH_A_THREAD_BYTES = 4 << 20
+
+# What only an optimizer step changes, or what follows one.
+_STEADY = ("weights", "optimizer", "averages")
+
+
+class Found:
+    """The tensors of a state, by name: what a fingerprint is made of."""
+
+    def __init__(self) -> None:
+        self.weights: Named = components.weights()
+        self.buffers: Named = STRUCTURE.buffers()
+        self.averages: Named = components.averages()
+        self.groups = components.all_groups()
+        names = {id(parameter): name for name, parameter in self.weights}
+        self.optimizer = components.optimizer_entries(names)
+
+    def describe(self) -> tuple[dict[str, int], dict[str, str]]:
+        """Return, for each component of tensors, how many and of which dtypes."""
+        moments = [
+            (name, value)
+            for name, state in self.optimizer
+            for value in state.values()
+            if hasattr(value, "dtype") and bool(getattr(value, "shape", ()))
+        ]
+        counts: dict[str, int] = {}
+        dtypes: dict[str, str] = {}
+        for name, tensors in (
+            ("weights", self.weights),
+            ("buffers", self.buffers),
+            ("optimizer", moments),
+            ("averages", self.averages),
+        ):
+            if tensors:
+                counts[name] = len(tensors)
+                kinds = sorted({str(t.dtype).replace("torch.", "") for _, t in tensors})
+                dtypes[name] = ",".join(kinds)
+        return counts, dtypes
+
+    def steady(self, name: str) -> str | None:
+        """Return the fingerprint of a component that forward and backward leave alone."""
+        if name == "weights":
+            return components.sorted_digest(self.weights) if self.weights else None
+        if name == "averages":
+            return components.sorted_digest(self.averages) if self.averages else None
+        return components.digest_optimizer(self.optimizer) if self.groups else None
+
+    def is_worth_a_thread(self) -> bool:
+        size = 0
+        for _, tensor in self.weights:
+            # Beside a device's own work, a thread's kernels would be queued among them.
+            if tensor.device.type != "cpu" or hasattr(tensor, "_local_tensor"):
+                return False
+            size += tensor.numel() * tensor.element_size()
+        return size >= _WORTH_A_THREAD_BYTES
 
 
 class Sample:
@@ -39,6 +94,7 @@ class Sample:
         self.dtypes: dict[str, str] = {}
         self.written = False
         self._thread: threading.Thread | None = None
+        self._base: Sample | None = None
 
     def settle(self) -> None:
         """Wait until all fingerprints are there."""
@@ -46,49 +102,57 @@ class Sample:
         if thread is not None:
             thread.join()
             self._thread = None
+        base = self._base
+        if base is not None:
+            base.settle()
+            for name in _STEADY:
+                if name in base.components:
+                    self.components[name] = base.components[name]
+            self._base = None
 
-    def fill(self, *, in_background: bool) -> None:
+    def fill(
+        self, found: Found, *, in_background: bool = False, base: Sample | None = None
+    ) -> None:
         """Fingerprint everything.
 
         Args:
+            found: the tensors.
             in_background: weights, optimizer state and averages will not change until
                 `settle` is called, so that a thread may hash them meanwhile.
+            base: an earlier sample since which they have not changed.
         """
-        named = components.weights()
-        names = {id(parameter): name for name, parameter in named}
-        entries = components.optimizer_entries(names)
-        buffers = STRUCTURE.buffers()
-        averages = components.averages()
-        jobs: list[tuple[str, Callable[[], str]]] = [
-            ("weights", lambda: components.sorted_digest(named)),
-            ("optimizer", lambda: components.digest_optimizer(entries)),
-        ]
-        if averages:
-            jobs.append(("averages", lambda: components.sorted_digest(averages)))
-        self._describe(named, buffers, entries, averages)
-        if in_background and _is_worth_a_thread(named):
+        self.names, self.dtypes = found.describe()
+        if base is not None:
+            self._base = base
+        elif in_background and found.is_worth_a_thread():
             self._thread = threading.Thread(
-                target=self._run,
-                args=(jobs,),
-                name="spotchaos-fingerprint",
+                target=self._hash_steady,
+                args=(found,),
+                name="spotchaos-probe",
                 daemon=True,
             )
             self._thread.start()
         else:
-            self._run(jobs)
-        if buffers:
-            self.components["buffers"] = components.sorted_digest(buffers)
-        self._put("rates", components.rates())
+            self._hash_steady(found)
+        if found.buffers:
+            self.components["buffers"] = components.sorted_digest(found.buffers)
+        self._put("rates", components.rates(found.groups))
         self._put("scheduler", components.schedulers())
         self._put("scaler", components.scalers())
+        self.read_streams()
+
+    def read_streams(self) -> None:
+        """Read the random streams of this moment."""
         self.rng = streams.read_streams(components.generators())
         for name, stream in self.rng.items():
             self.components[name] = streams.fingerprint(stream)
 
-    def _run(self, jobs: list[tuple[str, Callable[[], str]]]) -> None:
-        for name, job in jobs:
+    def _hash_steady(self, found: Found) -> None:
+        for name in _STEADY:
             try:
-                self.components[name] = job()
+                digest = found.steady(name)
+                if digest is not None:
+                    self.components[name] = digest
             except Exception as error:
                 SESSION.trouble(f"fingerprint of {name}", error)
 
@@ -96,36 +160,47 @@ class Sample:
         if values:
             self.components[name] = components.digest_values(values)
 
-    def _describe(
-        self,
-        named: list[tuple[str, Any]],
-        buffers: list[tuple[str, Any]],
-        entries: list[tuple[str, dict[str, Any]]],
-        averages: list[tuple[str, Any]],
-    ) -> None:
-        moments = [
-            (name, value)
-            for name, state in entries
-            for value in state.values()
-            if hasattr(value, "dtype") and bool(getattr(value, "shape", ()))
-        ]
-        for name, tensors in (
-            ("weights", named),
-            ("buffers", buffers),
-            ("optimizer", moments),
-            ("averages", averages),
-        ):
-            if tensors:
-                self.names[name] = len(tensors)
-                kinds = sorted({str(t.dtype).replace("torch.", "") for _, t in tensors})
-                self.dtypes[name] = ",".join(kinds)
+
+class Keeper:
+    """Keeps hold of the newest state until its owners go, and fingerprints it then.
+
+    A program whose model is a local variable has none left when the interpreter exits.
+    Only tensors are kept, never modules: a wrapper for distributed training that is kept
+    alive could hang the exit (facts.md 4).
+    """
+
+    # Programs that free a model of this size do so to have the memory.
+    _MOST_BYTES = 2 << 30
+
+    def __init__(self) -> None:
+        self.last: Sample | None = None
+        self._found: Found | None = None
+        self._owners: list[Any] = []
+
+    def keep(self, found: Found) -> None:
+        """Keep `found` in place of what was kept before."""
+        size = sum(t.numel() * t.element_size() for _, t in found.weights)
+        self.last = None
+        self._found = found if size <= self._MOST_BYTES else None
+        owners = [*STRUCTURE.roots(), *(o for _, o in LIVING.live_optimizers())]
+        self._owners = components.watched(owners, self._capture)
+
+    def _capture(self, _reference: Any) -> None:
+        found, self._found = self._found, None
+        if found is None:
+            return
+        sample = Sample(SESSION.steps, 0)
+        try:
+            sample.fill(found)
+        except Exception as error:
+            SESSION.trouble("last state", error)
+            return
+        self.last = sample
+
+    def drop(self) -> None:
+        """Let go of everything."""
+        self._found = self.last = None
+        self._owners = []
 
 
-def _is_worth_a_thread(named: list[tuple[str, Any]]) -> bool:
-    size = 0
-    for _, tensor in named:
-        # A thread that hashes beside a device's own would order its kernels among them.
-        if tensor.device.type != "cpu" or hasattr(tensor, "_local_tensor"):
-            return False
-        size += tensor.numel() * tensor.element_size()
-    return size >= _WORTH_A_THREAD_BYTES
+KEEPER = Keeper()

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.paths import absolute, inside, is_log, matters, shown
-from spotchaos.probe.session import SESSION
+from spotchaos.probe.session import SESSION, shield
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,7 @@ class Saves:
 
     # --------------------------------------------------------------- saves
 
+    @shield
     def begin(self, writer: str) -> None:
         """Note that a checkpoint is about to be written; may halt."""
         if not SESSION.may_train() or self.is_open:
@@ -54,6 +55,7 @@ class Saves:
             self.at_begin(self.number)
         SESSION.site("save-begin")
 
+    @shield
     def wrote(self, path: Any) -> None:
         """Note that a file is being written."""
         found = absolute(path)
@@ -64,6 +66,7 @@ class Saves:
         elif self.number:
             self._late[found] = None
 
+    @shield
     def renamed(self, source: Any, target: Any) -> None:
         """Follow a rename of a file or folder that belongs to a save, or begin one."""
         old, new = absolute(source), absolute(target)
@@ -82,6 +85,7 @@ class Saves:
             self.begin("rename")
         self.wrote(new)
 
+    @shield
     def end(self) -> None:
         """Note that training goes on, which ends the save; may halt."""
         if not self.is_open or self.is_nested():
@@ -114,6 +118,7 @@ class Saves:
         """Whether a writer or reader that is known runs in this thread."""
         return getattr(self._thread, "depth", 0) > 0
 
+    @shield
     def load_begins(self, path: Any, via: str) -> None:
         """Note that something is about to be loaded; may halt."""
         found = absolute(path)
@@ -125,6 +130,7 @@ class Saves:
         )
         SESSION.site("load-begin")
 
+    @shield
     def read(self, path: str) -> None:
         """Note that a file below the folder is opened for reading, the first time."""
         if path not in self._reads and len(self._reads) < _MOST_READS:

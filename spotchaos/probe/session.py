@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.halt import Harness
 from spotchaos.probe.record import Record
+from spotchaos.probe.shield import is_of_handler, shielded
 from spotchaos.trace.format import ORDERS, PROBE_SITES, SCHEMA
 
 if TYPE_CHECKING:
@@ -129,7 +130,14 @@ class Session:
             self.record.write(kind, **values)
 
     def trouble(self, where: str, error: BaseException) -> None:
-        """Note that the probe itself failed; the program goes on, and so does the probe."""
+        """Note that the probe itself failed; the program goes on, and so does the probe.
+
+        Raises:
+            BaseException: `error` itself, if a signal handler of the program raised it
+                while our code ran.
+        """
+        if is_of_handler(error):
+            raise error
         self.troubles += 1
         if self.troubles <= 20:
             self.mark("note", name="probe-trouble", message=f"{where}: {error!r}")
@@ -213,3 +221,6 @@ def role_of(command: list[str]) -> str:
 
 
 SESSION = Session()
+
+# For functions that the program calls without knowing: they never break it.
+shield = shielded(SESSION.trouble)

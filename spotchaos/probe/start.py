@@ -12,6 +12,7 @@ from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
+from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.window import TRAINING
@@ -46,5 +47,6 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     SESSION.become_child()
+    KEEPER.drop()
     TRAINING.reset()
     SAVES.reset()

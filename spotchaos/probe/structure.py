@@ -21,6 +21,10 @@ class Living:
     def __init__(self) -> None:
         self.modules: dict[int, weakref.ref[Any]] = {}
         self.optimizers: list[weakref.ref[Any]] = []
+        self.trained: dict[
+            int, weakref.ref[Any]
+        ] = {}  # called in training, no optimizer
+        self.leaves: list[Any] = []  # trained tensors of programs without modules
         self.version = 0  # grows with whatever may change the structure
         self.at_death: Callable[[], None] | None = None
 
@@ -46,6 +50,18 @@ class Living:
         self.optimizers.append(weakref.ref(optimizer))
         self.version += 1
         return len(self.optimizers) - 1
+
+    def see_trained(self, module: Any) -> None:
+        """Remember a module that is trained by something that is no optimizer of torch's."""
+        if id(module) not in self.trained:
+            self.trained[id(module)] = weakref.ref(module)
+            self.version += 1
+
+    def see_leaves(self, tensors: list[Any]) -> None:
+        """Remember what a loss depends on in a program without modules and optimizers."""
+        if self.optimizers or self.trained or self.leaves:
+            return
+        self.leaves = _leaves_below(tensors)
 
     def live_modules(self) -> list[Any]:
         found = [reference() for reference in list(self.modules.values())]
@@ -131,6 +147,25 @@ def _named(roots: list[Any], table: str) -> list[tuple[str, Any]]:
     return list(found.values())
 
 
+def _leaves_below(tensors: list[Any]) -> list[Any]:
+    """Return the tensors that backward would give gradients to, in the graph's order."""
+    found: list[Any] = []
+    stack = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen: set[Any] = set()
+    while stack and len(seen) < 100_000:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            found.append(variable)
+        stack.extend(
+            below for below, _ in reversed(node.next_functions) if below is not None
+        )
+    return found
+
+
 def _find_roots(optimizers: list[Any]) -> list[Any]:
     modules = LIVING.live_modules()
     parents: dict[int, list[Any]] = {}
@@ -148,6 +183,12 @@ def _find_roots(optimizers: list[Any]) -> list[Any]:
             for holder in holders.get(id(parameter), [])[:1]:
                 root = _without_wrappers(_climbed(holder, parents))
                 roots.setdefault(id(root), root)
+    if not optimizers:
+        for module in [
+            m for m in (t() for t in LIVING.trained.values()) if m is not None
+        ]:
+            root = _without_wrappers(_climbed(module, parents))
+            roots.setdefault(id(root), root)
     # In order of creation: parameters collected in a set come in another order in each
     # process, and their roots with them.
     places = {id(module): place for place, module in enumerate(modules)}

@@ -12,48 +12,15 @@ from typing import TYPE_CHECKING
 from spotchaos.probe.batch import Batch
 from spotchaos.probe.components import gradients_of, sorted_digest, weights
 from spotchaos.probe.dump import DUMPS
-from spotchaos.probe.fingerprint import Digest
-from spotchaos.probe.sample import Sample
+from spotchaos.probe.forwards import Forward, Loss, loss_of, made
+from spotchaos.probe.sample import KEEPER, Found, Sample
 from spotchaos.probe.saves import SAVES
-from spotchaos.probe.session import SESSION
+from spotchaos.probe.session import SESSION, shield
 from spotchaos.probe.structure import LIVING, STRUCTURE, numel_of, parameters_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
-
-
-class Forward:
-    """One training forward of the outermost module."""
-
-    __slots__ = ("backed", "batch", "has_node", "owners", "reached", "sample", "zeroed")
-
-    def __init__(
-        self, sample: Sample | None, batch: Batch, owners: frozenset[int]
-    ) -> None:
-        self.sample = sample
-        self.batch = batch
-        self.owners = owners  # indices of the optimizers that train this module
-        self.zeroed: set[int] = set()
-        self.backed = False  # a gradient came back through it
-        self.has_node = False  # its output could be watched for that
-        self.reached = False  # an optimizer has consumed its gradients
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether its gradients were thrown away before any step."""
-        return self.backed and not self.reached and self.zeroed >= self.owners
-
-
-class Loss:
-    """The value on which a backward was called, and the forwards it reached."""
-
-    __slots__ = ("digest", "forwards", "value")
-
-    def __init__(self, digest: str, value: float | None) -> None:
-        self.digest = digest
-        self.value = value
-        self.forwards: list[Forward] = []
 
 
 class Training:
@@ -64,32 +31,61 @@ class Training:
         self.optimizer_steps: dict[int, int] = {}
         self.epoch = 0
         self.in_backward = 0
+        self.has_backward = False  # `backward` was called, not only `autograd.grad`
         self.is_training = False  # since the last evaluation
         self.first_written = False
         self._forwards: list[Forward] = []
         self._losses: list[Loss] = []
         self._fallback: Sample | None = None
+        self._in_closure = False  # an optimizer step is calling its closure
         self._gradients: str | None = None
 
     # ------------------------------------------------------------ forwards
 
-    def begin_forward(self, batch: Batch, owners: frozenset[int]) -> Forward:
+    @shield
+    def begin_forward(self, batch: Batch, owners: frozenset[int]) -> Forward | None:
         """Note a training forward that is about to run; may halt."""
         self.is_training = True
         SAVES.end()
         self._drop_lost_gradients()
-        confirmed = any(f.backed and not f.is_dropped for f in self._forwards)
-        sample = None if confirmed else self._taken(in_background=True)
-        forward = Forward(sample, batch, owners)
+        # Later evaluations of a closure see weights of halfway through a step.
+        is_halfway = self._in_closure and any(f.in_closure for f in self._forwards)
+        sample = None
+        if not is_halfway:
+            sample = self._taken(in_background=True, base=self._confirmed_sample())
+        forward = Forward(sample, batch, owners, in_closure=self._in_closure)
         self._forwards.append(forward)
         SESSION.site("forward")
         return forward
+
+    def _confirmed_sample(self) -> Sample | None:
+        """Return a sample of this window since which no weight can have changed.
+
+        That is so after a backward whose gradients wait for their step. Its gradients may
+        still be dropped, so that later forwards need samples of their own; but those
+        share what only a step changes.
+        """
+        for forward in self._forwards:
+            waits = forward.backed and not forward.reached and not forward.is_dropped
+            if (
+                waits
+                and forward.sample is not None
+                and forward.sample.step == SESSION.steps
+            ):
+                return forward.sample
+        return None
+
+    def _sample_without_forward(self, *, in_background: bool) -> None:
+        """Sample now if the program has no module calls that would say when."""
+        if self._fallback is None and not SESSION.counts["forward"]:
+            self._fallback = self._taken(in_background=in_background)
 
     def forget_forward(self, forward: Forward) -> None:
         """Take back a forward that raised."""
         if forward in self._forwards:
             self._forwards.remove(forward)
 
+    @shield
     def evaluation(self) -> None:
         """Note a forward that trains nothing; a site once for each block of them."""
         if self.is_training:
@@ -97,6 +93,7 @@ class Training:
             SAVES.end()
             SESSION.site("evaluation")
 
+    @shield
     def zero_grad(self, optimizers: set[int]) -> None:
         """Note that gradients of these optimizers' parameters were thrown away."""
         for forward in self._forwards:
@@ -113,24 +110,29 @@ class Training:
 
     # ----------------------------------------------------------- backwards
 
+    @shield
     def begin_backward(self, tensors: list[Any]) -> Loss | None:
         """Note a backward that is about to run; may halt."""
         SAVES.end()
         self.counted["backward"] += 1
+        LIVING.see_leaves(tensors)
         loss = None
         if SESSION.fingerprint != "light":
-            loss = _loss_of(tensors)
+            loss = loss_of(tensors)
             self._losses.append(loss)
-        if self._fallback is None and not any(f.sample for f in self._forwards):
-            self._fallback = self._taken(in_background=True)
+        self._sample_without_forward(in_background=True)
         SESSION.site("backward")
         return loss
 
+    @shield
     def end_backward(self, loss: Loss | None, waiting: list[Forward]) -> None:
         """Note which forwards of those `waiting` got gradients by this backward."""
         for forward in waiting:
             if not forward.has_node:
                 forward.backed = True
+        for forward in waiting:
+            # Within a closure, gradients are for the step that called it.
+            forward.reached = forward.reached or (forward.backed and forward.in_closure)
         if loss is not None:
             loss.forwards = [f for f in waiting if f.backed]
         if SESSION.orders["step_by"] == "backward":
@@ -152,20 +154,24 @@ class Training:
         sizes = [(numel_of(o), -index) for index, o in LIVING.live_optimizers()]
         return -max(sizes)[1] if sizes else None
 
+    @shield
     def begin_step(self, optimizer: Any, index: int, *, has_closure: bool) -> None:
         """Note that an outermost optimizer step is about to change weights; may halt."""
         SAVES.end()
         self.settle()
+        self._in_closure = has_closure
         if not has_closure:
             self._consume(optimizer, index)
         if self._is_step(index):
             SESSION.site("optimizer-step")
 
+    @shield
     def end_step(
         self, optimizer: Any, index: int, *, has_closure: bool, nested: set[int]
     ) -> None:
         """Note that an outermost optimizer step is done; completes ours, may halt."""
         self.counted["optimizer"] += 1
+        self._in_closure = False
         self.optimizer_steps[index] = self.optimizer_steps.get(index, 0) + 1
         if has_closure:
             self._consume(optimizer, index)
@@ -180,8 +186,7 @@ class Training:
         )
 
     def _consume(self, optimizer: Any, index: int) -> None:
-        if self._fallback is None and not any(f.sample for f in self._forwards):
-            self._fallback = self._taken(in_background=False)
+        self._sample_without_forward(in_background=False)
         for forward in self._forwards:
             if forward.backed and not forward.is_dropped and index in forward.owners:
                 forward.reached = True
@@ -192,6 +197,7 @@ class Training:
             self._gradients = sorted_digest(gradients)
             DUMPS.write(SESSION.steps + 1, "gradients", gradients)
 
+    @shield
     def complete_step(self) -> None:
         """Write what is known of the step that was just completed, and begin a window."""
         trained = [f for f in self._forwards if f.backed and not f.is_dropped]
@@ -203,7 +209,10 @@ class Training:
         record = SESSION.record
         assert record is not None
         record.count_steps(step)
-        record.write("step", step=step, **self._made(trained), epoch=self.epoch)
+        consumed: dict[str, Any] = {"c": {}, "micro": max(1, len(trained))}
+        if SESSION.fingerprint != "light":
+            consumed = made(_once(trained), self._losses, self._gradients)
+        record.write("step", step=step, **consumed, epoch=self.epoch)
         carried = [f for f in self._forwards if not f.backed and f.sample is not None][
             -8:
         ]
@@ -215,43 +224,9 @@ class Training:
         self._gradients = None
         SESSION.site("step-end")
 
-    def _made(self, trained: list[Forward]) -> dict[str, Any]:
-        """Return the part of a step's mark that says what it consumed and made."""
-        if SESSION.fingerprint == "light":
-            return {"c": {}, "micro": max(1, len(trained))}
-        found: dict[str, str] = {}
-        batches = [f.batch for f in trained if not f.batch.is_empty]
-        ids: list[str] | None = None
-        kind = "rows"
-        if batches:
-            found["batch"] = _chained([b.digest for b in batches])
-            kinds = {b.kind for b in batches}
-            kind = "index" if kinds == {"index"} else "rows"
-            ids = [i for b in batches for i in b.ids_as(kind)]
-            found["samples"] = _chained(ids)
-        losses = [
-            loss
-            for loss in self._losses
-            if not loss.forwards or not all(f.is_dropped for f in loss.forwards)
-        ]
-        value = None
-        if losses:
-            found["loss"] = _chained([loss.digest for loss in losses])
-            values = [loss.value for loss in losses if loss.value is not None]
-            total = sum(values)
-            value = total if values and total - total == 0.0 else None
-        if self._gradients is not None:
-            found["gradients"] = self._gradients
-        return {
-            "c": found,
-            "loss": value,
-            "samples": ids,
-            "ids": kind,
-            "micro": max(1, len(trained) or len(losses)),
-        }
-
     # ---------------------------------------------------------------- data
 
+    @shield
     def fetched(self) -> None:
         """Note that a loader handed out a batch, which may be what counts as a step."""
         if SESSION.orders["step_by"] == "batch":
@@ -259,6 +234,7 @@ class Training:
                 self.complete_step()
             self._fallback = self._taken(in_background=False)
 
+    @shield
     def end_epoch(self) -> None:
         """Note that a loader that trains is exhausted; may halt."""
         if SESSION.orders["step_by"] == "batch" and self._fallback is not None:
@@ -281,7 +257,9 @@ class Training:
             if forward.sample is not None:
                 yield forward.sample
 
-    def _taken(self, *, in_background: bool) -> Sample | None:
+    def _taken(
+        self, *, in_background: bool, base: Sample | None = None
+    ) -> Sample | None:
         """Sample the state if the orders want that of this step."""
         step = SESSION.steps
         mode = SESSION.fingerprint
@@ -289,13 +267,17 @@ class Training:
             return None
         if step and mode == "saves" and step % max(1, int(SESSION.orders["every"])):
             return None
-        return self.sampled(in_background=in_background)
+        return self.sampled(in_background=in_background, base=base)
 
-    def sampled(self, *, in_background: bool = False) -> Sample:
+    def sampled(
+        self, *, in_background: bool = False, base: Sample | None = None
+    ) -> Sample:
         """Sample the state of this moment."""
         sample = Sample(SESSION.steps, self.epoch)
         try:
-            sample.fill(in_background=in_background)
+            found = Found()
+            sample.fill(found, in_background=in_background, base=base)
+            KEEPER.keep(found)
             DUMPS.write_state(SESSION.steps)
         except Exception as error:
             SESSION.trouble("sample of the state", error)
@@ -333,12 +315,20 @@ class Training:
 
     def write_finish(self) -> None:
         """Write the state with which the process ends."""
-        if self.has_roots():
-            self.write_sample(self.sampled(), at="finish")
+        sample = KEEPER.last
+        if sample is None:
+            if not self.has_roots():
+                return
+            sample = self.sampled()
+        else:
+            sample.step, sample.epoch = SESSION.steps, self.epoch
+            sample.read_streams()
+        KEEPER.drop()
+        self.write_sample(sample, at="finish")
 
     def has_roots(self) -> bool:
         """Return whether anything that is trained is alive."""
-        return bool(LIVING.live_optimizers()) or bool(STRUCTURE.roots())
+        return bool(LIVING.live_optimizers() or STRUCTURE.roots() or LIVING.leaves)
 
     def reset(self) -> None:
         """Begin afresh: called in a forked child."""
@@ -348,24 +338,11 @@ class Training:
 TRAINING = Training()
 
 
-def _loss_of(tensors: list[Any]) -> Loss:
-    digest = Digest()
-    value = None
-    for tensor in tensors:
-        try:
-            digest.tensor(tensor)
-            if tensor.numel() == 1 and not tensor.is_complex():
-                value = (value or 0.0) + float(tensor.detach())
-        except Exception as error:
-            SESSION.trouble("fingerprint of the loss", error)
-    DUMPS.write(SESSION.steps + 1, "loss", [(str(i), t) for i, t in enumerate(tensors)])
-    return Loss(digest.hex(), value)
-
-
-def _chained(digests: list[str]) -> str:
-    if len(digests) == 1 and len(digests[0]) == 32:
-        return digests[0]
-    digest = Digest()
-    for one in digests:
-        digest.text(one)
-    return digest.hex()
+def _once(forwards: list[Forward]) -> list[Forward]:
+    """Leave out what a closure was evaluated on again."""
+    kept: list[Forward] = []
+    for forward in forwards:
+        seen = {f.batch.digest for f in kept if f.in_closure}
+        if not (forward.in_closure and forward.batch.digest in seen):
+            kept.append(forward)
+    return kept

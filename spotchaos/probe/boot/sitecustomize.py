@@ -54,5 +54,5 @@ def _run_hidden():
 try:
     _begin()
 except Exception as error:  # the program must start, whatever is wrong with us
-    sys.stderr.write("spotchaos: the probe did not start: {!r}\n".format(error))
+    sys.stderr.write("spotchaos: the probe did not start: " + repr(error) + "\n")
 _run_hidden()

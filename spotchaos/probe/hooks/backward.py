@@ -24,6 +24,11 @@ def hook_backward(torch: Any) -> None:
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if TRAINING.in_backward or not SESSION.may_train():
             return original(tensors, *args, **kwargs)
+        if not TRAINING.has_backward:
+            TRAINING.has_backward = True
+            TRAINING.counted["backward"] = (
+                0  # what was counted until now were penalties
+            )
         found = [tensors] if is_tensor(tensors) else list(tensors)
         loss = TRAINING.begin_backward(found)
         waiting = TRAINING.waiting_forwards()
@@ -41,9 +46,19 @@ def hook_backward(torch: Any) -> None:
 
     @functools.wraps(original_grad)
     def grad(*args: Any, **kwargs: Any) -> Any:
-        if not TRAINING.in_backward and SESSION.may_train():
+        if TRAINING.in_backward or TRAINING.has_backward or not SESSION.may_train():
+            return original_grad(*args, **kwargs)
+        if SESSION.orders["step_by"] != "backward":
+            # A penalty on gradients, or a program that has no other backward.
             TRAINING.counted["backward"] += 1
-        return original_grad(*args, **kwargs)
+            return original_grad(*args, **kwargs)
+        outputs = args[0] if args else kwargs["outputs"]
+        found = [outputs] if is_tensor(outputs) else list(outputs)
+        loss = TRAINING.begin_backward(found)
+        waiting = TRAINING.waiting_forwards()
+        result = original_grad(*args, **kwargs)
+        TRAINING.end_backward(loss, waiting)
+        return result
 
     autograd.backward = backward
     autograd.grad = grad

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.batch import Batch, batch_of
 from spotchaos.probe.course import COURSE
+from spotchaos.probe.forwards import Forward
 from spotchaos.probe.leaves import leaves_of
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, parameters_of
 from spotchaos.probe.values import is_tensor
-from spotchaos.probe.window import TRAINING, Forward
+from spotchaos.probe.window import TRAINING
 
 if TYPE_CHECKING:
     from typing import Any
@@ -93,6 +94,8 @@ def _begun(module: Any, args: Any, kwargs: Any, *, trains: bool) -> Forward | No
         owners = OWNERS.of(module)
         if not owners or not SESSION.may_train():
             return None
+        if trains and -1 in owners:
+            LIVING.see_trained(module)
         wanted = trains and SESSION.fingerprint != "light"
         batch = batch_of(args, kwargs) if wanted else Batch()
     except Exception as error:
@@ -101,7 +104,8 @@ def _begun(module: Any, args: Any, kwargs: Any, *, trains: bool) -> Forward | No
     if not trains:
         TRAINING.evaluation()
         return None
-    return TRAINING.begin_forward(batch, owners)
+    forward: Forward | None = TRAINING.begin_forward(batch, owners)
+    return forward
 
 
 def _watch_gradients(forward: Forward, result: Any) -> None:
