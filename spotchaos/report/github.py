@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
@@ -121,18 +122,15 @@ def _data(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Return inline code in a table: no character of the text can end it."""
-    inside = one_line(text).replace("|", "&#124;").replace("`", "&#96;")
-    inside = inside.replace("<", "&lt;").replace(">", "&gt;")
-    return f"<code>{inside}</code>"
+    """Return inline code in a table; Markdown is interpreted within the element too."""
+    return f"<code>{_cell(text)}</code>"
 
 
 def _cell(text: str) -> str:
     """Escape prose for a cell of a Markdown table."""
     escaped = one_line(text).replace("&", "&amp;").replace("<", "&lt;")
-    escaped = escaped.replace(">", "&gt;")
-    for special in "\\`*_[]|#@!~$":
-        escaped = escaped.replace(
-            special, f"\\{special}" if special != "@" else "&#64;"
-        )
-    return escaped
+    escaped = escaped.replace(">", "&gt;").replace("@", "&#64;")
+    for special in "\\`*_[]|!~$":
+        escaped = escaped.replace(special, f"\\{special}")
+    # A number after a hash would link to an issue of whoever reads it.
+    return re.sub(r"(?<!&)#", "&#35;", escaped)

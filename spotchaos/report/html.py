@@ -112,6 +112,7 @@ def _template() -> jinja2.Template:
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.globals.update(heat=heat, timeline=drawing.timeline)
     environment.filters.update(

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from spotchaos.findings import FINDINGS, UNKNOWN
 from spotchaos.report.github import first_of_each
-from spotchaos.report.redact import clean, one_line
+from spotchaos.report.redact import clean, cleaned, one_line
 from spotchaos.report.screen import trials_text
 
 SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -22,6 +22,7 @@ SCHEMA_URI = "https://json.schemastore.org/sarif-2.1.0.json"
 
 def render(document: Mapping[str, Any]) -> str:
     """Return the report as a SARIF log with one run."""
+    document = cleaned(document)
     findings = first_of_each(document)
     log = {
         "$schema": SCHEMA_URI,
