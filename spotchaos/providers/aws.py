@@ -135,7 +135,9 @@ class AwsMetadata:
             return Response(body=tree[path].encode())
         names = _listing(tree, path)
         if names:
-            return Response(body="".join(f"{name}\n" for name in names).encode())
+            # botocore takes the role's name as it comes: it has no line of its own.
+            end = "" if path.endswith("/security-credentials/") else "\n"
+            return Response(body=("\n".join(names) + end).encode())
         note = "" if path in self._known() else "unknown path"
         return replace(self.refusal(404), note=note)
 

@@ -84,7 +84,7 @@ class LoopbackServer:
         self.base_url = f"http://{host}:{self.port}"
         self._thread = threading.Thread(
             target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.05},
+            kwargs={"poll_interval": 0.02},
             name=f"loopback-{self.port}",
             daemon=True,
         )

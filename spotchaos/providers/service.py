@@ -88,6 +88,7 @@ class NoticeService:
         self._is_closing = False
         self._entries: deque[Entry] = deque(maxlen=LONGEST_LOG)
         self._asked = 0
+        self._held = 0
         self._provider = self._fresh()
         self._faults = [_Armed(fault) for fault in story.faults]
 
@@ -106,6 +107,11 @@ class NoticeService:
     def is_closing(self) -> bool:
         """Whether the service has been closed."""
         return self._is_closing
+
+    @property
+    def held(self) -> int:
+        """How many requests hang at this moment, waiting for a change."""
+        return self._held
 
     @property
     def phase(self) -> Phase:
@@ -290,7 +296,9 @@ class NoticeService:
                 if left_s <= 0:
                     note = "the client lost patience"
                     return Response(delivery=Delivery.SILENCE, note=note)
+                self._held += 1
                 self._changed.wait(self._seconds_to(response.hold_until, left_s))
+                self._held -= 1
                 if self._is_closing or not is_connected():
                     return Response(delivery=Delivery.CLOSE, note="held to the end")
 

@@ -310,8 +310,8 @@ VARIANTS: Final[Mapping[str, Callable[[Act], Iterator[Act]]]] = {
 # event in mid-run (the third request that could carry a token), or for good.
 SERVICE_VARIANTS: Final[Mapping[str, ServiceFault]] = {
     "token-required": ServiceFault("token-required", 1, ENDLESS),
-    "token-expired": ServiceFault("token-expired", 3),
-    "token-revoked": ServiceFault("token-revoked", 3),
+    "token-expired": ServiceFault("token-expired", 3, 3),
+    "token-revoked": ServiceFault("token-revoked", 3, 3),
     "hop-limit": ServiceFault("hop-limit", 1, ENDLESS),
     "403": ServiceFault("403", 1, ENDLESS),
     "429": ServiceFault("429", 1, 3),
