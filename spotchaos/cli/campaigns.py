@@ -34,7 +34,8 @@ def carry_out(campaign: Campaign, settings: Settings, outputs: Outputs) -> int:
     if outputs.jsonl is not None:
         from spotchaos.report.jsonl import JsonLines
 
-        listeners.append(JsonLines(outputs.jsonl))
+        change = redact if outputs.redact else None
+        listeners.append(JsonLines(outputs.jsonl, redact=change))
 
     def tell(event: Event) -> None:
         for listener in listeners:
