@@ -6,8 +6,10 @@ those too would bury the cause. The first differing column names it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spotchaos.model import StepMark
 from spotchaos.oracles.lineage import Case, Difference, Link, RankView
 from spotchaos.trace.lookup import STRONG, RankLine, is_stream
 
@@ -44,29 +46,45 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
     expected, found = view.step(difference.step)
     assert expected is not None
     assert found is not None
-    other_order = True
-    if expected.samples is not None and found.samples is not None:
-        if expected.ids == found.ids == "index":
-            other_order = expected.samples != found.samples
-    elif "samples" in expected.components and "samples" in found.components:
-        other_order = "samples" in difference.made
-    batches = view.line.table.get("batch", {})
-    same = batches.get(found.components.get("batch", ""), frozenset())
-    right = batches.get(expected.components.get("batch", ""), frozenset())
+    steps = view.line.steps
+    given = _order(found)
+    same = [step for step, mark in steps.items() if _order(mark) == given]
+    # The first batch of all is what a lost position or seed gives; else the nearest.
     instead = (
-        min(same, key=lambda s: (abs(s + 1 - difference.step), s)) + 1 if same else None
+        1
+        if 1 in same
+        else min(same, key=lambda s: abs(s - difference.step), default=None)
     )
-    if instead is not None and 0 in same:
-        instead = 1
-    known = {s for mark in view.line.steps.values() for s in mark.samples or ()}
+    known = {sample for mark in steps.values() for sample in mark.samples or ()}
     return Mixup(
         step=difference.step,
         rank=view.rank,
         instead=instead,
-        is_other_order=other_order,
-        is_fixed_order=len(right) > 1 or len(same) > 1,
+        is_other_order=_order(expected) != given,
+        is_fixed_order=_is_fixed(steps),
         is_known=bool(same) or not known or known.issuperset(found.samples or ()),
     )
+
+
+def _order(mark: StepMark) -> tuple[str, ...]:
+    """Return what tells a batch's samples, and not what an augmentation made of them."""
+    if mark.samples is not None:
+        return (mark.ids, *mark.samples)
+    found = mark.components.get("samples") or mark.components.get("batch") or ""
+    return ("batch", found)
+
+
+def _is_fixed(steps: Mapping[int, StepMark]) -> bool:
+    """Whether a line has the same batches in each epoch, so that nothing draws them."""
+    epochs: dict[int | None, list[tuple[str, ...]]] = {}
+    for step in sorted(steps):
+        epochs.setdefault(steps[step].epoch, []).append(_order(steps[step]))
+    if len(epochs) < 2:
+        # No epochs are known: the batches then come round, or they do not.
+        batches = next(iter(epochs.values()), [])
+        return 2 * len(set(batches)) <= len(batches)
+    first, *others = epochs.values()
+    return all(other == first[: len(other)] for other in others)
 
 
 def is_wrong(view: RankView, component: str) -> bool:

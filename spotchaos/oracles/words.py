@@ -33,6 +33,8 @@ HINTS: dict[str, str] = {
     " optimizer was built on the loaded model",
     "scheduler": "save scheduler.state_dict() with the optimizer, and load it after the"
     " scheduler was built",
+    "rates": "save scheduler.state_dict() with the optimizer, or compute the rate from a"
+    " step that is in the checkpoint",
     "scaler": "save scaler.state_dict() of the GradScaler, and load it on resume",
     "averages": "save the averaged model's state_dict(), its counter included, and load"
     " it on resume",

@@ -185,17 +185,12 @@ def scores(looked: Looked) -> dict[int, Score]:
     """
     state = [c for c in STATE_COMPONENTS if c in looked]
     others = [c for c in looked if c not in STATE_COMPONENTS]
-    informed = [c for c in state if looked[c] and 0 not in looked[c]]
-    if not informed:
-        informed = [
-            c for c in others if c == "batch" and looked[c] and 0 not in looked[c]
-        ]
+    informed = _informed(looked, state) or _informed(looked, ["batch"])
     if informed:
         candidates = frozenset[int]().union(*(looked[c] for c in informed))
-    elif looked.get("weights", looked.get("optimizer")):
-        candidates = looked["weights"] if "weights" in looked else looked["optimizer"]
+        state, others = _informed(looked, state), _informed(looked, others)
     else:
-        return {}
+        candidates = looked.get("weights", looked.get("optimizer", frozenset()))
     return {
         step: (
             sum(step in looked[c] for c in state),
@@ -203,6 +198,11 @@ def scores(looked: Looked) -> dict[int, Score]:
         )
         for step in candidates
     }
+
+
+def _informed(looked: Looked, components: Iterable[str]) -> list[str]:
+    """Return those components whose value only steps after the first have."""
+    return [c for c in components if looked.get(c) and 0 not in looked[c]]
 
 
 @dataclass(frozen=True, slots=True)

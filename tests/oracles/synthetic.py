@@ -12,6 +12,7 @@ a lost optimizer changes the next weights, a lost stream the next order.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections.abc import Sequence
@@ -36,6 +37,14 @@ BLOCK = 624
 
 def digest(*parts):
     return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
+
+
+@functools.lru_cache
+def _shuffled(count, seed):
+    ids = [str(i) for i in range(count)]
+    if seed != repr("fixed"):
+        random.Random(seed).shuffle(ids)
+    return tuple(ids)
 
 
 @dataclass
@@ -218,11 +227,11 @@ class Program:
             state.order_seed = "fixed"
 
     def samples(self, state, rank):
-        ids = list(range(self.epoch_steps * self.batch * self.ranks))
-        if state.order_seed != "fixed":
-            random.Random(repr(state.order_seed)).shuffle(ids)
+        ids = _shuffled(
+            self.epoch_steps * self.batch * self.ranks, repr(state.order_seed)
+        )
         start = (state.position * self.ranks + rank) * self.batch
-        return tuple(str(i) for i in ids[start : start + self.batch])
+        return ids[start : start + self.batch]
 
     # -- one attempt -----------------------------------------------------------------
 
@@ -252,9 +261,7 @@ class Program:
             self._step(run, state, state.step - base, flaw)
         local = state.step - base
         reclaimed = stop is not None
-        if (reclaimed and begin_only) or (
-            not reclaimed and state.step >= total and not run.steps[0]
-        ):
+        if reclaimed and begin_only and state.step < total:
             self._begin(run, state, local)
         if kill_in_save and run.saves[0]:
             run.tear_last_save(checkpoints=run.checkpoints)
@@ -340,7 +347,7 @@ class Program:
             extra = ""
             if self.augment_from is not None:
                 extra = state.streams[rank][self.augment_from].draw(self.augment_words)
-            batches.append((ids, digest("content", ids, extra)))
+            batches.append((ids, digest("content", ids, extra), extra))
         for rank in range(self.ranks):
             mark = self.mark(state, rank, local, "step", run.now(), run.dtypes)
             if local == 0 and rank in run.override:
@@ -379,12 +386,12 @@ class Program:
         state.step += 1
         state.position += 1
         for rank in range(self.ranks):
-            ids, content = batches[rank]
+            ids, content, extra = batches[rank]
             found = {"batch": content, "loss": losses[rank], "gradients": gradients}
             rows = (
                 ids
                 if self.ids == "index"
-                else tuple(digest("row", i, content) for i in ids)
+                else tuple(digest("row", i, extra) for i in ids)
             )
             if self.ids is not None:
                 found["samples"] = digest("samples", rows)
@@ -419,8 +426,8 @@ class Program:
     # -- records ---------------------------------------------------------------------
 
     def baseline(self, **changes):
-        runs = (self.attempt()[0], self.attempt()[0])
-        facts = judge_baselines(runs, None)
+        run = self.attempt()[0]
+        facts = judge_baselines((run, run), None)
         assert facts.finding is None, facts.finding
         return replace(
             facts.baseline,
