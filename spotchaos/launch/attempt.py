@@ -671,10 +671,10 @@ class RunningAttempt:
         self._reclaimed = True
         if self._init is not None and not self._gone:
             if "pid" not in self.view.workspace.mechanisms.namespaces:
-                # Nobody may run on while the others are being killed one by one.
+                # Nobody may run on while the others are being killed one by one, by the
+                # outer process, once the init is gone.
                 with contextlib.suppress(HarnessError):
                     self.freeze()
-                process_tree.send([p.pid for p in self.members()], signal.SIGKILL)
             process_tree.send([self._init], signal.SIGKILL)
         self._until(lambda: self._gone, END_BOUND_S, "end")
         if self._process is not None:

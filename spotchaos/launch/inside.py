@@ -202,9 +202,7 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
             pid, _, reaped = os.wait4(-1, os.WNOHANG)
             if pid == init:
                 usage = reaped
-    left = end_all(descendants(os.getpid()))
-    while _reap_one() is not None:
-        pass
+    left = end_all()
     cpu_s = usage.ru_utime + usage.ru_stime
     _remove_group(spec["cgroup"])
     _tell(spec, {"gone": True, "cpu_s": cpu_s, "left": left})
@@ -214,19 +212,30 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
     return 0
 
 
-def end_all(pids: Sequence[int]) -> list[int]:
-    """Kill our descendants until none is left; return those that do not die in 5 s."""
+def end_all() -> list[int]:
+    """Kill our descendants until none is left; return those that do not die in 5 s.
+
+    We adopt every orphan, so that nothing lives when we have no child any more.
+    """
     deadline = time.monotonic() + 5.0
-    left = list(pids)
-    while left and time.monotonic() < deadline:
+    while _has_children():
+        left = descendants(os.getpid())
+        if time.monotonic() >= deadline:
+            return left
         for pid in left:
             _kill(pid)
         while _reap_one() is not None:
             pass
-        left = descendants(os.getpid())
-        if left:
-            select.select([], [], [], 0.01)
-    return left
+        select.select([], [], [], 0.002)
+    return []
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def descendants(root: int) -> list[int]:
@@ -318,10 +327,19 @@ def _serve(
                 code = _exit_code(status)
                 _tell(spec, {"ended": code, "t": time.monotonic()})
         if report_at is not None and not reported:
-            living = [p for p in descendants(os.getpid()) if p != supervisor]
+            living = _others(supervisor)
             if not living or time.monotonic() >= report_at:
                 reported = True
                 _tell(spec, {"survivors": [[pid, argv_of(pid)] for pid in living]})
+
+
+def _others(supervisor: int | None) -> list[int]:
+    """Return who lives; looked at twice, since a child may be born while we look."""
+    for _ in range(2):
+        living = [pid for pid in descendants(os.getpid()) if pid != supervisor]
+        if living:
+            return living
+    return []
 
 
 def _pump(master: int, output: int) -> bool:
