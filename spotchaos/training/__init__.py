@@ -10,22 +10,46 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spotchaos.training.checkpoint import CheckpointStore
-    from spotchaos.training.sampler import ResumableSampler
-    from spotchaos.training.trainer import Trainer
-    from spotchaos.training.watch import InterruptionWatch
+    from spotchaos.training.keeper import Keeper
+    from spotchaos.training.peers import join
+    from spotchaos.training.sampler import (
+        ResumableSampler,
+        ResumableStream,
+        SeededSamples,
+    )
+    from spotchaos.training.state import TrainingState
+    from spotchaos.training.sync import Mirror
+    from spotchaos.training.trainer import Schedule, Trainer
+    from spotchaos.training.watch import InterruptionWatch, deaf_workers
 
 _HOMES = {
     "CheckpointStore": "checkpoint",
     "InterruptionWatch": "watch",
+    "Keeper": "keeper",
+    "Mirror": "sync",
     "ResumableSampler": "sampler",
+    "ResumableStream": "sampler",
+    "Schedule": "trainer",
+    "SeededSamples": "sampler",
     "Trainer": "trainer",
+    "TrainingState": "state",
+    "deaf_workers": "watch",
+    "join": "peers",
 }
 
 __all__ = [
     "CheckpointStore",
     "InterruptionWatch",
+    "Keeper",
+    "Mirror",
     "ResumableSampler",
+    "ResumableStream",
+    "Schedule",
+    "SeededSamples",
     "Trainer",
+    "TrainingState",
+    "deaf_workers",
+    "join",
 ]
 
 

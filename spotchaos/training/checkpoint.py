@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,13 +15,14 @@ from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import CheckpointError
 from spotchaos.training import manifest as manifests
 from spotchaos.training.commit import (
+    PARTIAL,
     RenameRefusedError,
     commit,
     sweep,
     sync_folder,
     write_durably,
 )
-from spotchaos.training.manifest import DigestingFile, Manifest
+from spotchaos.training.manifest import DamagedError, DigestingFile, Manifest
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,9 @@ class CheckpointStore:
         self.run_id = run_id
         self.keep = max(1, keep)
         self._clock = clock or SystemClock()
+        self._pinned: set[Path] = set()
+        self._damaged: set[Path] = set()
+        self._reserved: set[str] = set()
 
     def prepare(self) -> None:
         """Make the folder and sweep what interrupted saves left in it.
@@ -73,12 +78,16 @@ class CheckpointStore:
         sweep(self.root)
         for folder in self._folders():
             if not (folder / manifests.NAME).exists():
-                log.info("sweeping %s: its save was interrupted", folder.name)
-                shutil.rmtree(folder)
+                if _is_ours(folder):
+                    log.info("sweeping %s: its save was interrupted", folder.name)
+                    shutil.rmtree(folder)
+                else:
+                    log.warning("leaving %s: it holds files that are not ours", folder)
 
     def save(
         self, state: Mapping[str, Any], *, step: int, epoch: int = 0,
-        world_size: int = 1, notes: Mapping[str, Any] | None = None,
+        world_size: int = 1, score: float | None = None,
+        notes: Mapping[str, Any] | None = None,
     ) -> Checkpoint:  # fmt: skip
         """Write `state` as the checkpoint of `step`; on return it is durable.
 
@@ -90,6 +99,7 @@ class CheckpointStore:
             step: completed steps.
             epoch: for people; not used here.
             world_size: ranks whose state is inside.
+            score: how good it is, lower is better; the best whole one always stays.
             notes: small values of the caller's, put into the manifest.
 
         Raises:
@@ -98,35 +108,53 @@ class CheckpointStore:
         """
         import torch
 
-        folder = self._new_folder(step)
-        try:
-            entry = None
+        def write(folder: Path) -> Manifest:
+            entries = []
 
-            def write(file: BinaryIO) -> None:
-                nonlocal entry
+            def dump(file: BinaryIO) -> None:
                 digesting = DigestingFile(file)
                 torch.save(dict(state), digesting)
-                entry = digesting.entry()
+                entries.append(digesting.entry())
 
-            write_durably(write, folder / STATE)
-            assert entry is not None
-            manifest = Manifest(
+            write_durably(dump, folder / STATE)
+            return Manifest(
                 run_id=self.run_id or "",
                 step=step,
                 epoch=epoch,
                 world_size=world_size,
-                files={STATE: entry},
+                score=score,
+                files={STATE: entries[0]},
                 saved_at=manifests.stamp(self._clock.now()),
                 versions=manifests.versions(torch.__version__),
                 notes=dict(notes or {}),
             )
-            self._publish(manifest, folder)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        sync_folder(self.root)
-        self._retire(newest=folder)
-        return Checkpoint(folder, manifest)
+
+        return self._commit(f"step-{step:08d}", write)
+
+    def adopt(
+        self, manifest: Manifest, name: str, fetch: Callable[[str, Path], None]
+    ) -> Checkpoint:
+        """Take in a checkpoint from elsewhere, as durably as if it were saved here.
+
+        Args:
+            manifest: what it holds.
+            name: of its folder.
+            fetch: given the name of a file, writes it to a path.
+
+        Raises:
+            DamagedError: what was fetched is not what the manifest says.
+            CheckpointError: it belongs to another run.
+        """
+        self._refuse_foreign(manifest, name)
+
+        def write(folder: Path) -> Manifest:
+            for file in manifest.files:
+                fetch(file, folder / file)
+            manifest.check(folder)
+            return manifest
+
+        self.root.mkdir(parents=True, exist_ok=True)
+        return self._commit(name, write)
 
     def newest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint, or None if there is no checkpoint at all.
@@ -144,11 +172,12 @@ class CheckpointStore:
                 continue  # never committed, so never a checkpoint
             try:
                 checkpoint = self._verified(folder)
-            except CheckpointError as error:
+            except DamagedError as error:
                 log.warning("passing over %s: %s", folder.name, error.message)
                 faults.append(f"{folder.name}: {error.message}")
+                self._damaged.add(folder)
                 continue
-            self._refuse_foreign(checkpoint)
+            self._refuse_foreign(checkpoint.manifest, str(folder))
             return checkpoint
         if faults:
             raise CheckpointError(
@@ -164,15 +193,48 @@ class CheckpointStore:
         Raises:
             CheckpointError: the file holds something else.
         """
-        import torch
-
         with (checkpoint.folder / STATE).open("rb") as file:
-            return _load(torch, file, checkpoint.folder.name)
+            return load_state(file, checkpoint.folder.name)
 
     def load_latest(self) -> dict[str, Any] | None:
         """Return the state of the newest whole checkpoint, or None if there is none."""
         checkpoint = self.newest()
         return None if checkpoint is None else self.load(checkpoint)
+
+    def committed(self) -> list[Path]:
+        """List the folders of committed checkpoints, newest first."""
+        return [f for f in self._folders() if (f / manifests.NAME).exists()]
+
+    def place(self, folder: Path) -> tuple[int, int]:
+        """Return where a checkpoint stands in the order of saves."""
+        match = _FOLDER.fullmatch(folder.name)
+        assert match is not None
+        return int(match[1]), int(match[2] or 0)
+
+    def pin(self, folder: Path) -> None:
+        """Keep a checkpoint while it is being read."""
+        self._pinned.add(folder)
+
+    def unpin(self, folder: Path) -> None:
+        """Let retention remove it again."""
+        self._pinned.discard(folder)
+
+    def reserve(self, name: str) -> None:
+        """Never save under this name: something else has it elsewhere."""
+        self._reserved.add(name)
+
+    def _commit(self, name: str, write: Callable[[Path], Manifest]) -> Checkpoint:
+        """Fill a new folder, commit it, and only then remove what is old."""
+        folder = self._new_folder(name)
+        try:
+            manifest = write(folder)
+            self._publish(manifest, folder)
+            sync_folder(self.root)
+        except BaseException:
+            _remove(folder)
+            raise
+        self._retire(folder)
+        return Checkpoint(folder, manifest)
 
     def _folders(self) -> list[Path]:
         """List the checkpoint folders, whole or not, newest first."""
@@ -185,18 +247,20 @@ class CheckpointStore:
         ]
         return [folder for _, _, folder in sorted(numbered, reverse=True)]
 
-    def _new_folder(self, step: int) -> Path:
-        """Make a folder that no earlier save of `step` has used: files never mix."""
-        generation = 0
+    def _new_folder(self, name: str) -> Path:
+        """Make a folder that no earlier save of this step has used: files never mix."""
+        stem, _, first = name.partition(".")
+        generation = int(first or 0)
         while True:
-            suffix = f".{generation}" if generation else ""
-            folder = self.root / f"step-{step:08d}{suffix}"
-            try:
-                folder.mkdir(parents=True)
-            except FileExistsError:
-                generation += 1
-            else:
-                return folder
+            folder = self.root / (f"{stem}.{generation}" if generation else stem)
+            if folder.name not in self._reserved:
+                try:
+                    folder.mkdir(parents=True)
+                except FileExistsError:
+                    pass
+                else:
+                    return folder
+            generation += 1
 
     def _publish(self, manifest: Manifest, folder: Path) -> None:
         sync_folder(folder)
@@ -213,40 +277,73 @@ class CheckpointStore:
         try:
             data = (folder / manifests.NAME).read_bytes()
         except OSError as error:
-            raise CheckpointError(f"its manifest cannot be read: {error}") from error
+            raise DamagedError(f"its manifest cannot be read: {error}") from error
         manifest = Manifest.parse(data, of=folder.name)
-        match = _FOLDER.fullmatch(folder.name)
-        if match is None or manifest.step != int(match[1]):
-            raise CheckpointError(f"its manifest says step {manifest.step}")
+        if manifest.step != self.place(folder)[0]:
+            raise DamagedError(f"its manifest says step {manifest.step}")
         manifest.check(folder)
         return Checkpoint(folder, manifest)
 
-    def _refuse_foreign(self, checkpoint: Checkpoint) -> None:
-        theirs = checkpoint.manifest.run_id
-        if self.run_id is not None and theirs != self.run_id:
+    def _refuse_foreign(self, manifest: Manifest, name: str) -> None:
+        if self.run_id is not None and manifest.run_id != self.run_id:
             raise CheckpointError(
-                f"{checkpoint.folder} belongs to run {theirs!r}, this is run "
-                f"{self.run_id!r}",
+                f"{name} belongs to run {manifest.run_id!r}, this is run {self.run_id!r}",
                 hint="choose another folder, or name that run to go on with it",
             )
 
-    def _retire(self, *, newest: Path) -> None:
-        """Remove all but the `keep` newest whole checkpoints.
+    def _retire(self, saved: Path) -> None:
+        """Remove what is neither among the `keep` newest, nor the best, nor in use.
 
-        The manifest goes first, so that a removal cut short leaves no checkpoint rather
-        than half of one.
+        What was just saved stays even if a damaged checkpoint has a higher step. The
+        manifest goes first, so that a removal cut short leaves no checkpoint rather than
+        half of one; the rest is swept at the next start.
         """
-        whole = [f for f in self._folders() if (f / manifests.NAME).exists()]
-        for folder in whole[self.keep :]:
-            if folder == newest:
+        committed = self.committed()
+        whole = [folder for folder in committed if folder not in self._damaged]
+        stay = {saved, self._best(whole), *whole[: self.keep], *self._pinned}
+        for folder in committed:
+            if folder not in stay and self.place(folder) < self.place(saved):
+                _remove(folder)
+
+    def _best(self, folders: list[Path]) -> Path | None:
+        scored = []
+        for age, folder in enumerate(folders):
+            try:
+                data = (folder / manifests.NAME).read_bytes()
+                manifest = Manifest.parse(data, of=folder.name)
+            except (CheckpointError, OSError):
                 continue
-            (folder / manifests.NAME).unlink(missing_ok=True)
-            sync_folder(folder)
-            shutil.rmtree(folder)
+            if manifest.score is not None:
+                scored.append((manifest.score, age, folder))
+        return min(scored)[2] if scored else None
 
 
-def _load(torch: Any, file: BinaryIO, name: str) -> dict[str, Any]:
+def _remove(folder: Path) -> None:
+    """Unmake a checkpoint: first it stops being one, then its files go."""
+    (folder / manifests.NAME).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # litter is swept at the next start
+        sync_folder(folder)
+        shutil.rmtree(folder)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder without a manifest holds only what a save of ours leaves."""
+    names = {path.name for path in folder.iterdir()}
+    return all(
+        name in (STATE, ".metadata") or name.endswith((PARTIAL, ".distcp", ".tmp"))
+        for name in names
+    )
+
+
+def load_state(file: BinaryIO, name: str) -> dict[str, Any]:
+    """Read a state; only tensors and plain values come out, whatever is in the file.
+
+    Raises:
+        CheckpointError: something else is in it, such as an object that runs code.
+    """
     import pickle
+
+    import torch
 
     try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)

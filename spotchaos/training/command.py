@@ -11,9 +11,14 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spotchaos.errors import SpotchaosError
+from spotchaos.stores import open_store
 from spotchaos.training.ranks import die_with_parent, start_ranks
+
+if TYPE_CHECKING:
+    from spotchaos.training.keeper import Keeper
 
 STOPPED = 143  # as a shell writes SIGTERM: not finished, start me again
 
@@ -49,10 +54,10 @@ def _train(options: argparse.Namespace) -> int:
     import torch
     from torch.nn import functional
 
-    from spotchaos.training.checkpoint import CheckpointStore
     from spotchaos.training.peers import join
+    from spotchaos.training.pollers import POLLERS, detect
     from spotchaos.training.text import VOCABULARY, Windows
-    from spotchaos.training.trainer import Schedule, Trainer
+    from spotchaos.training.trainer import Schedule, Trainer, be_deterministic
     from spotchaos.training.transformer import CharTransformer
     from spotchaos.training.watch import InterruptionWatch
 
@@ -60,8 +65,12 @@ def _train(options: argparse.Namespace) -> int:
         codes, following = batch
         return functional.cross_entropy(model(codes).flatten(0, 1), following.flatten())
 
+    pollers = detect() if options.watch == "auto" else []
+    if options.watch in POLLERS:
+        pollers = [POLLERS[options.watch]()]
     torch.set_num_threads(options.threads)
-    with InterruptionWatch() as watch:
+    be_deterministic()
+    with InterruptionWatch(pollers=pollers) as watch:
         peers = join(timeout_s=options.peer_timeout)
         logging.basicConfig(
             level=logging.INFO if peers.leads else logging.WARNING,
@@ -69,30 +78,52 @@ def _train(options: argparse.Namespace) -> int:
         )  # fmt: skip
         schedule = Schedule(
             steps=options.steps, save_every=options.save_every, batch=options.batch,
-            accumulate=options.accumulate, seed=options.seed, workers=options.workers,
+            accumulate=options.accumulate, seed=options.seed,
+            loader_workers=options.workers, precision=options.precision,
+            average=options.average, evaluate_every=options.evaluate_every,
         )  # fmt: skip
         torch.manual_seed(options.seed)
+        device = "cpu"
+        if torch.cuda.is_available() and options.device != "cpu":
+            device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+            torch.cuda.set_device(device)
+        model = CharTransformer(vocabulary=VOCABULARY, dropout=options.dropout)
         trainer = Trainer(
-            model=CharTransformer(vocabulary=VOCABULARY, dropout=options.dropout),
+            model=model.to(device),
             data=Windows(samples=options.samples),
+            held_out=Windows(samples=16, skip=options.samples),
             loss_of=loss_of,
-            store=CheckpointStore(
-                options.out,
-                run_id=options.run_id or _run_id(options),
-                keep=options.keep,
-            ),
+            keeper=_keeper(options),
             peers=peers,
             schedule=schedule,
             watch=watch,
+            virtual_workers=options.virtual_workers,
+            allow_inexact=options.allow_inexact,
         )
         finished = trainer.run()
         trainer.close()
     return 0 if finished else options.exit_code
 
 
+def _keeper(options: argparse.Namespace) -> Keeper:
+    from spotchaos.training.checkpoint import CheckpointStore
+    from spotchaos.training.keeper import Keeper
+    from spotchaos.training.sync import Mirror
+
+    run_id = options.run_id or _run_id(options)
+    local = CheckpointStore(options.out, run_id=run_id, keep=options.keep)
+    mirror = None
+    if options.store is not None:
+        mirror = Mirror(local, open_store(options.store))
+    return Keeper(local, mirror=mirror, in_background=options.background)
+
+
 def _run_id(options: argparse.Namespace) -> str:
     """Name the run by what decides its result: the same on every machine."""
-    decides = ("seed", "steps", "batch", "accumulate", "samples", "dropout")
+    decides = (
+        "seed", "steps", "batch", "accumulate", "samples", "dropout", "precision",
+        "average", "virtual_workers",
+    )  # fmt: skip
     text = json.dumps({name: getattr(options, name) for name in decides})
     return f"reference-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -133,6 +164,22 @@ def _parser() -> argparse.ArgumentParser:
         "--workers", type=int, default=0, metavar="N", help="loader processes of a rank"
     )
     add("--threads", type=int, default=1, metavar="N", help="threads of a rank")
+    add("--store", metavar="URL", help="where checkpoints are copied to and fetched from: "
+        "s3://bucket/prefix, gs://bucket/prefix or a folder")  # fmt: skip
+    add("--background", action="store_true", help="write while training goes on")
+    add("--virtual-workers", type=int, metavar="N", help="workers that any number of "
+        "ranks up to N imitates, with the same bits")  # fmt: skip
+    add("--allow-inexact", action="store_true", help="go on from a checkpoint of another "
+        "number of ranks, though its bits are lost")  # fmt: skip
+    add("--precision", choices=["fp32", "bf16", "fp16"], default="fp32",
+        help="of the forward pass; fp16 scales the loss")  # fmt: skip
+    add("--average", type=float, default=0.0, metavar="DECAY",
+        help="keep an averaged copy of the model; 0 keeps none")  # fmt: skip
+    add("--evaluate-every", type=int, default=0, metavar="N",
+        help="steps between evaluations; 0 never evaluates")  # fmt: skip
+    add("--watch", choices=["auto", "none", "aws", "gcp", "azure", "alibaba"],
+        default="auto", help="whose notice of an interruption to watch for, beside signals")  # fmt: skip
+    add("--device", choices=["auto", "cpu"], default="auto", help="where to compute")
     add("--run-id", metavar="NAME", help="names the run; by default made of the options "
         "that decide its result")  # fmt: skip
     add("--peer-timeout", type=float, default=30.0, metavar="SECONDS",

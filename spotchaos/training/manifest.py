@@ -20,12 +20,17 @@ FORMAT = 1
 _BLOCK_BYTES = 1 << 22
 
 
+class DamagedError(CheckpointError):
+    """A checkpoint that is not whole: the one before it may be."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileEntry:
     """One file of a checkpoint: enough to know that it is whole."""
 
     size_bytes: int
     xxh3_128: str  # against damage, not against forgery
+    sha256: str | None = None  # of files that have left the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,7 @@ class Manifest:
     world_size: int
     files: dict[str, FileEntry]
     saved_at: str
+    score: float | None = None  # lower is better
     versions: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -55,14 +61,15 @@ class Manifest:
             of: the name of the checkpoint, for messages.
 
         Raises:
-            CheckpointError: torn, damaged, foreign, or written by a newer release.
+            DamagedError: torn, damaged or foreign.
+            CheckpointError: written by a newer release.
         """
         try:
             body = json.loads(data)
             written_in = body.pop("format")
             digest = body.pop("digest")
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise CheckpointError(f"the manifest of {of} is torn or foreign") from None
+            raise DamagedError(f"the manifest of {of} is torn or foreign") from None
         if not isinstance(written_in, int) or written_in > FORMAT:
             raise CheckpointError(
                 f"the manifest of {of} has format {written_in}, this release reads "
@@ -79,26 +86,26 @@ class Manifest:
             }
             return cls(files=files, **body)
         except (TypeError, AttributeError, KeyError) as error:
-            raise CheckpointError(f"the manifest of {of} is foreign: {error}") from None
+            raise DamagedError(f"the manifest of {of} is foreign: {error}") from None
 
     def check(self, folder: Path) -> None:
         """Compare the files in `folder` with what was written.
 
         Raises:
-            CheckpointError: a file is missing, short, long or damaged.
+            DamagedError: a file is missing, short, long or damaged.
         """
         for name, entry in self.files.items():
             path = folder / name
             try:
                 size_bytes = path.stat().st_size
             except FileNotFoundError:
-                raise CheckpointError(f"{path} is missing") from None
+                raise DamagedError(f"{path} is missing") from None
             if size_bytes != entry.size_bytes:
-                raise CheckpointError(
+                raise DamagedError(
                     f"{path} has {size_bytes} bytes, its manifest says {entry.size_bytes}"
                 )
             if digest_of(path) != entry.xxh3_128:
-                raise CheckpointError(f"{path} is damaged: its digest differs")
+                raise DamagedError(f"{path} is damaged: its digest differs")
 
 
 class DigestingFile:

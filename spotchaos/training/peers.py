@@ -58,6 +58,17 @@ class Peers:
         dist.broadcast_object_list(box, src=0, group=self._control)
         return box[0]
 
+    def broadcast_bytes(self, mine: bytes | None) -> torch.Tensor:
+        """Return rank 0's bytes, as a tensor; the others give None."""
+        size = self.broadcast(None if mine is None else len(mine))
+        if mine is None:
+            data = torch.empty(size, dtype=torch.uint8)
+        else:
+            data = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        if self.world_size > 1:
+            dist.broadcast(data, src=0, group=self._control)
+        return data
+
     def leave(self) -> None:
         """Close the group. Models wrapped for it must be gone by now (facts: exit)."""
         if self.world_size > 1 and dist.is_initialized():

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import random
+import sys
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any
 
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
 from spotchaos.errors import CheckpointError, UsageError
+from spotchaos.training.rng import capture_rng, mix, restore_rng, seed_everything
+
+
+class SampleNumber(int):
+    """The number of a sample that remembers its epoch, also on its way to a worker."""
+
+    epoch: int
+
+    def __new__(cls, number: int, epoch: int) -> SampleNumber:
+        made = super().__new__(cls, number)
+        made.epoch = epoch
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleNumber, (int(self), self.epoch)
 
 
 class ResumableSampler:
@@ -14,10 +35,11 @@ class ResumableSampler:
     The order of an epoch is a function of (seed, epoch). The position counts samples of
     all ranks together, so it means the same with another number of ranks, and it moves
     only when `advance` says that a step was completed: what a loader has fetched ahead
-    does not count. Every iterator starts at the position of the moment it is made.
+    does not count. Every iterator starts at the position of the moment it is made, and
+    yields one epoch; `next_epoch` is called by whoever trains.
 
     Args:
-        length: samples in the data set.
+        data: the data set, or its number of samples.
         seed: makes the order of every epoch.
         rank: this rank, from 0.
         world_size: ranks that share the samples.
@@ -30,21 +52,15 @@ class ResumableSampler:
     """
 
     def __init__(
-        self,
-        length: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        multiple_of: int = 1,
-        shuffle: bool = True,
-    ) -> None:
-        if length < multiple_of:
+        self, data: Sized | int, *, seed: int, rank: int = 0, world_size: int = 1,
+        multiple_of: int = 1, shuffle: bool = True,
+    ) -> None:  # fmt: skip
+        self.length = data if isinstance(data, int) else len(data)
+        if self.length < multiple_of:
             raise UsageError(
-                f"{length} samples do not fill a step of {multiple_of}",
+                f"{self.length} samples do not fill a step of {multiple_of}",
                 hint="use a smaller batch, fewer ranks or more data",
             )
-        self.length = length
         self.seed = seed
         self.rank = rank
         self.world_size = world_size
@@ -67,18 +83,21 @@ class ResumableSampler:
         """Return the sample numbers of this epoch, for all ranks together."""
         if not self.shuffle:
             return list(range(self.length))
-        import torch
-
         # A generator of its own: neither the program's draws nor ours disturb each other.
         generator = torch.Generator()
-        generator.manual_seed(_mix(self.seed, self.epoch))
+        generator.manual_seed(mix(self.seed, self.epoch))
         drawn: list[int] = torch.randperm(self.length, generator=generator).tolist()
         return drawn
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[SampleNumber]:
         """Yield this rank's samples from the position on, to the end of the epoch."""
-        mine = self.order()[self.position + self.rank : self.usable : self.world_size]
-        return iter(mine)
+        return self.share(self.rank, self.world_size)
+
+    def share(self, number: int, of: int) -> Iterator[SampleNumber]:
+        """Yield every `of`-th sample from the position on, beginning with the `number`-th."""
+        epoch = self.epoch
+        mine = self.order()[self.position + number : self.usable : of]
+        return (SampleNumber(each, epoch) for each in mine)
 
     def __len__(self) -> int:
         left = self.usable - self.position - self.rank
@@ -99,6 +118,7 @@ class ResumableSampler:
             "position": self.position,
             "seed": self.seed,
             "length": self.length,
+            "shuffle": self.shuffle,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -108,7 +128,7 @@ class ResumableSampler:
             CheckpointError: it belongs to other data or another seed, so that going on
                 would train on some samples twice and on others never.
         """
-        for name in ("seed", "length"):
+        for name in ("seed", "length", "shuffle"):
             if state[name] != getattr(self, name):
                 raise CheckpointError(
                     f"the saved data position has {name} {state[name]}, "
@@ -119,13 +139,139 @@ class ResumableSampler:
         self.position = int(state["position"])
 
 
-def _mix(*numbers: int) -> int:
-    """Make one seed of several numbers, so that neighbours give unlike seeds."""
-    mixed = 0x9E3779B97F4A7C15
-    for number in numbers:
-        # The finalizer of splitmix64. Source: Steele et al., OOPSLA 2014.
-        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        mixed ^= mixed >> 31
-    return mixed >> 1
+class Shard:
+    """One of several equal shares of what a sampler yields, at the sampler's position.
+
+    Args:
+        sampler: the whole; its own rank does not matter here.
+        number: of this share, from 0.
+        of: how many there are.
+    """
+
+    def __init__(self, sampler: ResumableSampler, number: int, *, of: int) -> None:
+        self._sampler = sampler
+        self._number = number
+        self._of = of
+
+    def __iter__(self) -> Iterator[SampleNumber]:
+        return self._sampler.share(self._number, self._of)
+
+    def __len__(self) -> int:
+        left = self._sampler.usable - self._sampler.position - self._number
+        return max(0, -(-left // self._of))
+
+
+class SeededSamples(Dataset[Any]):  # type: ignore[misc]  # torch is untyped here
+    """A data set whose random augmentation is a function of (seed, epoch, sample).
+
+    Whatever a sample draws from random, numpy or torch is the same in every process, with
+    any number of workers, before and after a resume; the program's own streams stay as
+    they were. Take its samples by numbers from `ResumableSampler`.
+
+    Args:
+        data: the data set, with its augmentation.
+        seed: the run's.
+    """
+
+    def __init__(self, data: Any, *, seed: int) -> None:
+        self._data = data
+        self._seed = seed
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, number: int) -> Any:
+        epoch = getattr(number, "epoch", 0)
+        if get_worker_info() is not None:  # a worker's streams are nobody else's
+            seed_everything(mix(self._seed, epoch, int(number)))
+            return self._data[int(number)]
+        kept = _streams()
+        seed_everything(mix(self._seed, epoch, int(number)))
+        try:
+            return self._data[int(number)]
+        finally:
+            _put_back(kept)
+
+
+class ResumableStream(IterableDataset[Any]):  # type: ignore[misc]  # as above
+    """A stream of samples whose position counts what was trained on.
+
+    Args:
+        make: given an epoch, returns an iterable that yields the same samples in the same
+            order whenever it is asked; an iterable with a method `skip(n)` is asked to
+            jump, any other is read up to the position.
+        rank: this rank; it takes every `world_size`-th sample.
+        world_size: ranks that share the stream.
+        batch: the loader's batch size; needed only for loaders with workers, which take
+            turns batch by batch.
+    """
+
+    def __init__(
+        self, make: Any, *, rank: int = 0, world_size: int = 1, batch: int | None = None
+    ) -> None:
+        self._make = make
+        self._batch = batch
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        if worker is not None and self._batch is None:
+            raise UsageError(
+                "a ResumableStream without `batch` was given to a loader with workers",
+                hint="pass the loader's batch size as `batch`, or use num_workers=0",
+            )
+        samples = self._make(self.epoch)
+        if hasattr(samples, "skip"):
+            samples = samples.skip(self.position)
+        else:
+            samples = itertools.islice(samples, self.position, None)
+        mine = itertools.islice(samples, self.rank, None, self.world_size)
+        for number, sample in enumerate(mine):
+            if worker is not None and self._batch is not None:
+                # A loader asks its workers in turn, one batch each.
+                turn = (number // self._batch) % worker.num_workers
+                if turn != worker.id:
+                    continue
+            yield sample
+
+    def advance(self, samples: int) -> None:
+        """Count `samples`, of all ranks together, as trained on."""
+        self.position += samples
+
+    def next_epoch(self) -> None:
+        """Go to the start of the next epoch."""
+        self.epoch += 1
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.epoch = int(state["epoch"])
+        self.position = int(state["position"])
+
+
+def _streams() -> Any:
+    if torch.cuda.is_available():
+        return capture_rng()
+    numpy_state = None
+    if "numpy" in sys.modules:
+        import numpy as np
+
+        numpy_state = np.random.get_state()
+    return random.getstate(), torch.get_rng_state(), numpy_state
+
+
+def _put_back(kept: Any) -> None:
+    if isinstance(kept, dict):
+        restore_rng(kept)
+        return
+    random.setstate(kept[0])
+    torch.set_rng_state(kept[1])
+    if kept[2] is not None:
+        import numpy as np
+
+        np.random.set_state(kept[2])

@@ -2,85 +2,240 @@
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from spotchaos.errors import CheckpointError
+from spotchaos.training.optimizers import capture_optimizer, restore_optimizer
+from spotchaos.training.plain import first_difference, from_plain, to_plain
+from spotchaos.training.rng import capture_rng, mix, restore_rng, seed_everything
+
+FORMAT = 1
 
 
-def capture_rng(
-    generators: Mapping[str, torch.Generator] | None = None,
-) -> dict[str, Any]:
-    """Return the state of every random stream of this process.
+class Stateful(Protocol):
+    """Has a state that can be taken out and put back."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class TrainingState:
+    """The whole state of a training program, as one value.
 
     Args:
+        model: the model, wrapped (DDP, compiled) or not; saved without its wrappers.
+        optimizers: one, or several by name. Moments keep their dtype, and are matched to
+            parameters by name.
+        schedulers: one, or several by name; restored after the optimizers, whose rates
+            they are consistent with.
+        scaler: a GradScaler.
+        averages: averaged copies of the model, by name, counters included.
+        sampler: the data position.
         generators: further generators of torch, by name.
-
-    Returns:
-        Plain values and tensors only, so that `torch.load(weights_only=True)` reads them.
+        extras: anything else with a state, by name: counters of patience, a replay
+            buffer. Rank 0's is kept.
+        own: likewise, but each rank's own is kept.
     """
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "python": {"version": version, "words": list(words), "gauss": gauss},
-        "torch": torch.get_rng_state(),
-        "generators": {n: g.get_state() for n, g in (generators or {}).items()},
-    }
-    if "numpy" in sys.modules:
-        import numpy as np
 
-        name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-        state["numpy"] = {
-            "name": name,
-            "keys": [int(key) for key in keys],
-            "position": position,
-            "has_gauss": has_gauss,
-            "cached": cached,
+    def __init__(
+        self, *, model: nn.Module,
+        optimizers: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
+        schedulers: Stateful | Mapping[str, Stateful] | None = None,
+        scaler: Stateful | None = None,
+        averages: Mapping[str, Stateful] | None = None,
+        sampler: Stateful | None = None,
+        generators: Mapping[str, torch.Generator] | None = None,
+        extras: Mapping[str, Stateful] | None = None,
+        own: Mapping[str, Stateful] | None = None,
+    ) -> None:  # fmt: skip
+        self.step = 0
+        self._model = model
+        self._optimizers = _by_name(optimizers)
+        # The order here is the order of restoring: what is built on something comes later.
+        self._parts: dict[str, dict[str, Stateful]] = {
+            "averages": dict(averages or {}),
+            "schedulers": _by_name(schedulers),
+            "scaler": _by_name(scaler),
+            "sampler": _by_name(sampler),
+            "extras": dict(extras or {}),
         }
-    if torch.cuda.is_available():
-        state["cuda"] = list(torch.cuda.get_rng_state_all())
-    return state
+        self._generators = dict(generators or {})
+        self._own = dict(own or {})
 
+    def mine(self) -> dict[str, Any]:
+        """Return what only this rank has: random streams and its own extras."""
+        own = {
+            name: to_plain(part.state_dict(), name) for name, part in self._own.items()
+        }
+        return {"rng": capture_rng(self._generators), "own": own}
 
-def seed_everything(seed: int) -> None:
-    """Start every random stream of this process from `seed`, 0 or more."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        import numpy as np
+    def capture(
+        self, ranks: Sequence[Mapping[str, Any]] | None = None
+    ) -> dict[str, Any]:
+        """Return the state at this step boundary.
 
-        np.random.seed(seed % 2**32)
+        Tensors in it are the live ones: save it, or copy it, before the next step.
 
+        Args:
+            ranks: what `mine` returned on each rank, in order; this one's by default.
 
-def restore_rng(
-    state: Mapping[str, Any], generators: Mapping[str, torch.Generator] | None = None
-) -> None:
-    """Put every random stream back; call it last, since building things draws."""
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
-    torch.set_rng_state(state["torch"])
-    for name, generator in (generators or {}).items():
-        if name not in state["generators"]:
+        Raises:
+            CheckpointError: a component's state cannot be read back from a checkpoint.
+        """
+        model = unwrapped(self._model)
+        state: dict[str, Any] = {
+            "format": FORMAT,
+            "step": self.step,
+            "model": to_plain(model.state_dict(), "model"),
+            "loose_buffers": _loose_buffers(model),
+            "optimizers": {
+                name: capture_optimizer(optimizer, model)
+                for name, optimizer in self._optimizers.items()
+            },
+        }
+        for kind, parts in self._parts.items():
+            state[kind] = {
+                name: to_plain(part.state_dict(), f"{kind}.{name}")
+                for name, part in parts.items()
+            }
+        state["ranks"] = [self.mine()] if ranks is None else list(ranks)
+        return state
+
+    def restore(
+        self, state: Mapping[str, Any], *, rank: int = 0, world_size: int = 1,
+        allow_inexact: bool = False,
+    ) -> None:  # fmt: skip
+        """Put a captured state back, random streams last, and check that it took.
+
+        What does not fit is refused before anything is changed.
+
+        Args:
+            state: from `capture`, through a checkpoint or not.
+            rank: this rank.
+            world_size: ranks of this run.
+            allow_inexact: take a state of another number of ranks, so that the bits of
+                the uninterrupted run are lost; ranks that had no streams get new ones.
+
+        Raises:
+            CheckpointError: another number of ranks, another model, another set of
+                components, or a component that did not take its state.
+        """
+        self._refuse_misfit(state, world_size, allow_inexact=allow_inexact)
+        model = unwrapped(self._model)
+        model.load_state_dict(state["model"])
+        _restore_loose_buffers(model, state["loose_buffers"])
+        for name, optimizer in self._optimizers.items():
+            restore_optimizer(optimizer, model, state["optimizers"][name], name)
+        for kind, parts in self._parts.items():
+            for name, part in parts.items():
+                part.load_state_dict(from_plain(state[kind][name]))
+        self.step = int(state["step"])
+        theirs = state["ranks"]
+        mine = theirs[rank] if rank < len(theirs) else None
+        for name, part in self._own.items():
+            if mine is not None:
+                part.load_state_dict(from_plain(mine["own"][name]))
+        if mine is None:
+            seed_everything(mix(self.step, rank))
+        else:
+            restore_rng(mine["rng"], self._generators)
+        self._check(state, mine)
+
+    def _refuse_misfit(
+        self, state: Mapping[str, Any], world_size: int, *, allow_inexact: bool
+    ) -> None:
+        if state.get("format", 0) > FORMAT:
             raise CheckpointError(
-                f"the checkpoint has no state for generator {name!r}",
-                hint="give the generators that the run was saved with",
+                f"the state has format {state['format']}, this release reads {FORMAT}",
+                hint="resume with the release of spotchaos that wrote it, or a newer one",
             )
-        generator.set_state(state["generators"][name])
-    if "numpy" in state:
-        import numpy as np
+        ranks = len(state["ranks"])
+        if ranks != world_size and not allow_inexact:
+            raise CheckpointError(
+                f"the checkpoint was written by {ranks} ranks, this run has {world_size}",
+                hint=f"start {ranks} ranks, use virtual workers from the start, or allow "
+                "an inexact resume",
+            )
+        _refuse_other_model(unwrapped(self._model), state["model"])
+        ours = {"optimizers": self._optimizers.keys()}
+        ours |= {kind: parts.keys() for kind, parts in self._parts.items()}
+        for kind, names in ours.items():
+            if names != state[kind].keys():
+                raise CheckpointError(
+                    f"the checkpoint has {kind} {sorted(state[kind])}, this program "
+                    f"has {sorted(names)}",
+                    hint="resume with the components that the run was saved with",
+                )
 
-        kept = state["numpy"]
-        np.random.set_state(
-            (
-                kept["name"],
-                np.array(kept["keys"], dtype=np.uint32),
-                kept["position"],
-                kept["has_gauss"],
-                kept["cached"],
+    def _check(self, state: Mapping[str, Any], mine: Mapping[str, Any] | None) -> None:
+        now = self.capture([mine or {}])
+        wanted = {**state, "ranks": [mine or {}]}
+        place = first_difference(wanted, now, "state")
+        if place is None and mine is not None:
+            place = first_difference(mine, self.mine(), "rank")
+        if place is not None:
+            raise CheckpointError(
+                f"{place} did not take the value that was saved",
+                hint="its load_state_dict changes or ignores what it is given",
             )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the user's own module: without DDP, and without what compile puts around."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(
+            model, nn.parallel.DistributedDataParallel | nn.DataParallel
+        ):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def _by_name(given: Any) -> dict[str, Any]:
+    if given is None:
+        return {}
+    return dict(given) if isinstance(given, Mapping) else {"main": given}
+
+
+def _refuse_other_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    ours = model.state_dict()
+    missing = sorted(ours.keys() - saved.keys())
+    surplus = sorted(saved.keys() - ours.keys())
+    if missing or surplus:
+        raise CheckpointError(
+            f"the checkpoint is of another model: it lacks {missing[:3]}, "
+            f"it has beyond ours {surplus[:3]}",
+            hint="build the model that the run was saved with",
         )
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    for name, tensor in ours.items():
+        theirs = saved[name]
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        if (tensor.shape, tensor.dtype) != (theirs.shape, theirs.dtype):
+            raise CheckpointError(
+                f"the checkpoint is of another model: {name} is {tuple(theirs.shape)} "
+                f"{theirs.dtype}, ours is {tuple(tensor.shape)} {tensor.dtype}",
+                hint="build the model that the run was saved with",
+            )
+
+
+def _loose_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that state_dict leaves out."""
+    kept = model.state_dict().keys()
+    return {name: b for name, b in model.named_buffers() if name not in kept}
+
+
+def _restore_loose_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
+    for name, value in saved.items():
+        path, _, last = name.rpartition(".")
+        owner = model.get_submodule(path)
+        # Replaced rather than filled: a cache may have grown since the model was built.
+        device = getattr(owner, last).device
+        setattr(owner, last, value.clone().to(device))

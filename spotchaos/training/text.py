@@ -19,14 +19,15 @@ class Windows(Dataset[Any]):  # type: ignore[misc]  # torch is untyped here
     Args:
         samples: how many windows.
         width: characters in one.
+        skip: windows at the beginning that belong to somebody else.
     """
 
-    def __init__(self, samples: int = 320, width: int = 32) -> None:
+    def __init__(self, samples: int = 320, width: int = 32, *, skip: int = 0) -> None:
         text = "".join(_source(name) for name in SOURCES)
-        wanted = samples * width + 1
+        wanted = (skip + samples) * width + 1
         while len(text) < wanted:  # a standard library smaller than ours
             text += text
-        codes = text[:wanted].encode("ascii", "replace")
+        codes = text[skip * width : wanted].encode("ascii", "replace")
         self._codes = torch.frombuffer(bytearray(codes), dtype=torch.uint8).long()
         self._samples = samples
         self._width = width

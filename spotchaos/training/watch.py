@@ -2,54 +2,194 @@
 
 from __future__ import annotations
 
+import enum
+import logging
+import random
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-# Save and go on; save and stop.
-SAVE = 1
-STOP = 2
+from spotchaos.clock import Clock, SystemClock
+from spotchaos.training.pollers import Poller, Sighting
+
+log = logging.getLogger(__name__)
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+# A poll that fails is tried again after its period, then twice that, and so on up to:
+LONGEST_BACK_OFF_S = 60.0
+
+
+class Wish(enum.IntEnum):
+    """What a rank wants after a step; among ranks the greatest counts."""
+
+    GO_ON = 0
+    SAVE = 1  # advice: the machine may be lost, or may live on for days
+    STOP = 2  # order: it will be lost
+    FAIL = 3  # a rank cannot go on
 
 
 class InterruptionWatch:
-    """Sets a flag when a signal comes; the training loop looks at it between steps.
+    """Sets a flag when a signal or a notice comes; training looks at it between steps.
 
     Saving inside a handler would catch the model in the middle of an update. A second
     signal only sets the flag again, so an impatient Ctrl-C does not tear the save.
+    Handlers that were there before are called as well. Loader workers get the signals of
+    their group too: start them inside `deaf_workers`.
 
     Args:
         signals: what means that the machine will be lost.
+        pollers: metadata services to ask, in one daemon thread.
+        files: paths whose appearance is an order.
+        ask: a function that says whether the machine will be lost.
+        clock: tells the time.
     """
 
-    def __init__(self, *, signals: Sequence[signal.Signals] = STOPPING) -> None:
+    def __init__(
+        self, *, signals: Sequence[signal.Signals] = STOPPING,
+        pollers: Sequence[Poller] = (), files: Sequence[Path | str] = (),
+        ask: Callable[[], bool] | None = None, clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         self._signals = tuple(signals)
+        self._clock = clock or SystemClock()
         self._before: dict[signal.Signals, Any] = {}
-        self._wish = 0
+        self._wish = Wish.GO_ON
+        self._advised = False
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._sources: list[tuple[float, Callable[[], Sighting | None]]] = []
+        if len(pollers) + len(files) + (ask is not None) > 1:
+            for poller in pollers:
+                poller.hang_s = 0.0  # one thread: nobody may hold up the others
+        for poller in pollers:
+            self._sources.append((poller.period_s, poller.ask))
+        for path in files:
+            self._sources.append((1.0, _file_source(Path(path))))
+        if ask is not None:
+            self._sources.append((1.0, _callable_source(ask)))
         self.received: signal.Signals | None = None
+        self.deadline: datetime | None = None
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self._signals:
                 self._before[number] = signal.signal(number, self._note)
+        if self._sources:
+            self._thread = threading.Thread(
+                target=self._poll, name="watch", daemon=True
+            )
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self._closing.set()
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
 
     @property
-    def wish(self) -> int:
-        """0 to go on, SAVE or STOP; costs one attribute read."""
+    def wish(self) -> Wish:
+        """What the machine's fate asks for; costs one attribute read."""
         return self._wish
 
-    def _note(self, number: int, frame: object) -> None:
+    def heeded(self) -> None:
+        """Say that a save followed the advice: it is not asked for again."""
+        if self._wish is Wish.SAVE:
+            self._wish = Wish.GO_ON
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds to the deadline; None if nobody named one."""
+        if self.deadline is None:
+            return None
+        return (self.deadline - self._clock.now()).total_seconds()
+
+    def sight(self, sighting: Sighting) -> None:
+        """Take note of what a provider says."""
+        if sighting.is_order:
+            if self._wish < Wish.STOP:
+                log.warning(
+                    "%s will take this machine back %s (%s)", sighting.source,
+                    f"at {sighting.deadline:%H:%M:%S} UTC" if sighting.deadline else "soon",
+                    sighting.detail,
+                )  # fmt: skip
+            self.deadline = sighting.deadline
+            self._wish = Wish.STOP
+        elif not self._advised:
+            log.warning("%s advises to rebalance: saving, going on", sighting.source)
+            self._advised = True
+            self._wish = max(self._wish, Wish.SAVE)
+
+    def _note(self, number: int, frame: Any) -> None:
         self.received = signal.Signals(number)
-        self._wish = STOP
+        self._wish = Wish.STOP
+        earlier = self._before.get(signal.Signals(number))
+        # Python's own SIGINT handler would raise in the middle of a step.
+        if callable(earlier) and earlier is not signal.default_int_handler:
+            earlier(number, frame)
+
+    def _poll(self) -> None:
+        jitter = random.Random()  # no stream of the program's is touched
+        due = [0.0] * len(self._sources)
+        misses = [0] * len(self._sources)
+        while True:
+            now_s = self._clock.monotonic()
+            for place, (period_s, ask) in enumerate(self._sources):
+                if due[place] > now_s:
+                    continue
+                try:
+                    sighting = ask()
+                    misses[place] = 0
+                except Exception as error:  # the user's own function may raise anything
+                    misses[place] += 1
+                    level = logging.WARNING if misses[place] == 3 else logging.DEBUG
+                    log.log(level, "the notice watch gets no answer: %r", error)
+                    sighting = None
+                if sighting is not None:
+                    self.sight(sighting)
+                wait_s = period_s * 2 ** min(misses[place], 10)
+                wait_s = min(wait_s, max(LONGEST_BACK_OFF_S, period_s))
+                if misses[place]:
+                    wait_s *= 1.0 - 0.5 * jitter.random()
+                due[place] = self._clock.monotonic() + wait_s
+            if self._closing.wait(max(0.01, min(due) - self._clock.monotonic())):
+                return
+
+
+@contextmanager
+def deaf_workers() -> Iterator[None]:
+    """Have loader workers that are started inside outlive the signals of their group.
+
+    Launchers and batch systems signal every process of a group. A worker that dies of it
+    makes the next fetch raise, and the save that the signal asked for is never made.
+    Blocked signals stay blocked in a child, so no moment is left in which one is heard;
+    workers end when the trainer does. A signal that comes to this process meanwhile is
+    delivered at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _file_source(path: Path) -> Callable[[], Sighting | None]:
+    def look() -> Sighting | None:
+        if not path.exists():
+            return None
+        return Sighting("file", is_order=True, detail=str(path))
+
+    return look
+
+
+def _callable_source(ask: Callable[[], bool]) -> Callable[[], Sighting | None]:
+    def look() -> Sighting | None:
+        return Sighting("callable", is_order=True) if ask() else None
+
+    return look
