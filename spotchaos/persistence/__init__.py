@@ -1,0 +1,1 @@
+"""What a crash can leave on disk, from one recorded run."""

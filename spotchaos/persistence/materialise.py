@@ -1,0 +1,160 @@
+"""Put a crash state on a disk, so that a program can resume from it.
+
+Three ways to place a file, by cost: a copy (small files, always safe), a reflink where
+the filesystem shares blocks, and a hard link to a kept blob. A hard link is only safe
+where whatever opens the file for writing breaks the link first (the supervisor's
+`break_links`): a program that truncates in place would otherwise destroy the blob.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from spotchaos.persistence.history import Content, History, Layout, Thing
+
+SMALL_BYTES = 1 << 20
+_FICLONE = 0x40049409
+
+
+class Materialiser:
+    """Writes layouts of one history to folders.
+
+    Args:
+        history: whose layouts they are.
+        blobs: a folder of ours on the same filesystem as the targets, for files of
+            `SMALL_BYTES` and more; None copies every file from the log.
+        links: allow hard links to blobs; see the module's warning.
+    """
+
+    def __init__(
+        self, history: History, blobs: Path | None = None, *, links: bool = False
+    ) -> None:
+        self._history = history
+        self._blobs = blobs
+        self._links = links
+        self._kept: dict[Content, Path] = {}
+        self._reflinks = True
+
+    def write(self, layout: Layout, target: Path) -> None:
+        """Make `target` hold exactly this layout.
+
+        Args:
+            layout: the state.
+            target: a folder that is empty or not there yet.
+
+        Raises:
+            OSError: the disk is full, or `target` holds one of the names already.
+        """
+        target.mkdir(parents=True, exist_ok=True)
+        placed: dict[int, Path] = {}
+        folders: list[tuple[Path, int]] = []
+        for path, thing in sorted(layout.things.items()):
+            place = target / path
+            if thing.kind == "dir":
+                place.mkdir()
+                if thing.mode is not None:
+                    folders.append((place, thing.mode))
+            elif thing.kind == "link":
+                place.symlink_to(str(thing.target))
+            elif thing.node in placed:
+                place.hardlink_to(placed[thing.node])
+            else:
+                self._place(thing, place)
+                placed[thing.node] = place
+        for place, mode in reversed(folders):  # a read-only folder is closed last
+            place.chmod(mode)
+
+    def _place(self, thing: Thing, place: Path) -> None:
+        content = thing.content or Content(())
+        if self._blobs is None or content.size < SMALL_BYTES:
+            self._copy(content, place)
+        else:
+            blob = self._blob(content, self._blobs)
+            if self._links:
+                place.hardlink_to(blob)
+                return  # its mode is the blob's: they are one file
+            if not (self._reflinks and self._reflink(blob, place)):
+                self._copy(content, place)
+        if thing.mode is not None:
+            place.chmod(thing.mode)
+
+    def _copy(self, content: Content, place: Path) -> None:
+        with place.open("xb") as file:
+            for extent in content.extents:
+                if not extent.source:
+                    continue
+                file.seek(extent.start)
+                piece = Content(
+                    (extent._replace(start=0, end=extent.end - extent.start),)
+                )
+                for part in self._history.read(piece):
+                    file.write(part)
+            file.truncate(content.size)
+
+    def _blob(self, content: Content, blobs: Path) -> Path:
+        blob = self._kept.get(content)
+        if blob is None:
+            blob = blobs / f"{len(self._kept):06d}"
+            self._copy(content, blob)
+            self._kept[content] = blob
+        return blob
+
+    def _reflink(self, blob: Path, place: Path) -> bool:
+        with blob.open("rb") as source, place.open("xb") as file:
+            try:
+                fcntl.ioctl(file.fileno(), _FICLONE, source.fileno())
+            except OSError:
+                self._reflinks = False
+        if not self._reflinks:
+            place.unlink()
+        return self._reflinks
+
+
+def observed(folder: Path) -> dict[str, tuple[str, bytes | str | None]]:
+    """Return what a real folder holds: path -> kind and bytes or target."""
+    found: dict[str, tuple[str, bytes | str | None]] = {}
+    for path in _walk(folder):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = ("link", str(path.readlink()))
+        elif path.is_dir():
+            found[name] = ("dir", None)
+        elif path.is_file():
+            found[name] = ("file", path.read_bytes())
+    return found
+
+
+def expected(
+    history: History, layout: Layout
+) -> dict[str, tuple[str, bytes | str | None]]:
+    """Return what a layout would make a folder hold, in the form of `observed`."""
+    return {
+        path: (
+            thing.kind,
+            thing.target
+            if thing.content is None
+            else b"".join(history.read(thing.content)),
+        )
+        for path, thing in layout.things.items()
+    }
+
+
+@contextmanager
+def materialised(history: History, layout: Layout, target: Path) -> Iterator[Path]:
+    """Write a layout to `target` and take it away again at the end."""
+    Materialiser(history).write(layout, target)
+    try:
+        yield target
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.iterdir()):
+        yield path
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk(path)
