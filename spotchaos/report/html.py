@@ -92,8 +92,9 @@ def _explanation(name: str) -> Markup | None:
         text = page(name)
     except KeyError:
         return None
-    # The page is shown below the finding's own heading.
+    # The page is shown below the finding's own heading, of the third level.
     text = text.partition("\n")[2] if text.startswith("# ") else text
+    text = text.replace("\n## ", "\n#### ")
     rendered: str = MarkdownIt("commonmark", {"html": False}).render(text)
     return Markup(rendered)
 
