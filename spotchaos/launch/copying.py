@@ -77,7 +77,7 @@ class _Copy:
 
     def folder(self, source: Path, target: Path) -> None:
         target.mkdir()
-        for entry in os.scandir(source):
+        for entry in list(os.scandir(source)):
             status = entry.stat(follow_symlinks=False)
             inner = target / entry.name
             if stat.S_ISDIR(status.st_mode):

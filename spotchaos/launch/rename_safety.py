@@ -85,10 +85,9 @@ def _copy_hard_links(folder: Path, upper: Path) -> None:
 
 def _copy_one(names: list[Path], folder: Path, upper: Path) -> None:
     targets = [upper / name.relative_to(folder) for name in names]
-    if any(target.exists() for target in targets):
-        return
     for name, target in zip(names, targets, strict=True):
         _make_folders(name.parent, target.parent)
+        target.unlink(missing_ok=True)  # copied with its folder, as a file of its own
         if target is targets[0]:
             target.write_bytes(name.read_bytes())
             copy_metadata(name, target)

@@ -7,6 +7,7 @@ attempt of the trial, so that what an attempt wrote is there for the next.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -203,9 +204,8 @@ class View:
         self.name = name
         self.layers = workspace.layers
         self.generation: int = like.generation if like else 1  # of the machine
-        self.folder = (
-            like.folder if like else workspace.folder
-        )  # as the program sees it
+        # As the program sees it.
+        self.folder: Path = workspace.folder if like is None else like.folder
         self.not_renamable: tuple[str, ...] = like.not_renamable if like else ()
         self.hidden: list[str] = list(like.hidden) if like else []
         self.first: dict[str, tuple[int, int]] = dict(like.first) if like else {}
@@ -506,10 +506,8 @@ class View:
                     self.place / "copy",
                     limit_bytes=COPY_LIMIT_BYTES,
                 )
-                for entry in walk(self.place / "copy"):
-                    status = entry.stat(follow_symlinks=False)
-                    name = str(Path(entry.path).relative_to(self.place / "copy"))
-                    self.first[name] = (status.st_size, status.st_mtime_ns)
+            for path, size, mtime_ns in self._changed_below(self.workspace.folder, ""):
+                self.first[path] = (size, mtime_ns)
             self._make_private_folders()
             self._hide_credentials()
         except OSError as error:
@@ -597,8 +595,26 @@ class View:
             return
         self._make_upper_folder(path.parent)
         _remove_any(upper)
-        if os.path.lexists(path):
+        if os.path.lexists(path) and not self._is_opaque(path.parent):
             os.mknod(upper, stat.S_IFCHR, os.makedev(0, 0))
+
+    def _is_opaque(self, path: Path) -> bool:
+        """Tell whether nothing of the user's shows through at a folder of the view.
+
+        A whiteout there would be seen as the device file that it is.
+        """
+        at = layer_of(self.layers, str(path)).at
+        while path.is_relative_to(at):
+            upper = self._upper_path(path)
+            assert upper is not None  # so is the layer of `path`, which is the same
+            for name in ("trusted.overlay.opaque", "user.overlay.opaque"):
+                with contextlib.suppress(OSError):
+                    if os.getxattr(upper, name) == b"y":
+                        return True
+            if path == path.parent:
+                return False
+            path = path.parent
+        return False
 
     def _changed_below(self, folder: Path, prefix: str) -> list[Changed]:
         root = self._upper_path(folder) if self.is_overlay else self.host(folder)
