@@ -1,0 +1,191 @@
+"""Measure the notice and storage wires: requests a second, latencies, what layers cost.
+
+    python benchmarks/metadata_server.py [--quick]
+
+Targets: 500 requests/s with 64 pollers; a hanging GET answered within 50 ms of the change;
+the fault layer at 70 % of bare moto's throughput or more, for objects of 64 MB; less than
+5 us for each unrelated connect under the redirect. Clients run in a process of their own,
+so that they do not compete with the server for its interpreter lock; both share the
+machine's cores.
+"""
+
+import argparse
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import timeit
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.config import Config
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication,
+    MotoRequestHandler,
+    create_backend_app,
+)
+
+from spotchaos.injectors.objectstore import S3Store
+from spotchaos.probe import redirect
+from spotchaos.providers.loopback import LoopbackServer, QuietHandler
+from spotchaos.providers.service import NoticeService
+from spotchaos.providers.serving import on_loopback
+from spotchaos.providers.stories import story
+
+POLLERS = 64
+MB = 1 << 20
+CLIENT = """
+import http.client, sys, threading, time
+host, port, path, seconds, pollers = sys.argv[1:]
+counts = [0] * int(pollers)
+end = time.monotonic() + float(seconds)
+
+def poll(number):
+    while time.monotonic() < end:
+        link = http.client.HTTPConnection(host, int(port), timeout=30)
+        link.request("GET", path)
+        link.getresponse().read()
+        link.close()
+        counts[number] += 1
+
+threads = [threading.Thread(target=poll, args=[n]) for n in range(int(pollers))]
+began = time.monotonic()
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(sum(counts) / (time.monotonic() - began))
+"""
+
+
+class QuietMotoHandler(QuietHandler, MotoRequestHandler):
+    """As the store's own handler, so that only the layer differs."""
+
+
+def requests_per_second(*, seconds):
+    service = NoticeService(story("aws"))
+    service.announce()
+    path = "/latest/meta-data/spot/instance-action"
+    with on_loopback(service) as url:
+        place = urlsplit(url)
+        arguments = [place.hostname, str(place.port), path, str(seconds), str(POLLERS)]
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    return float(done.stdout)
+
+
+def hanging_get_ms(*, rounds, pollers):
+    """Return milliseconds from the change to the answer in the client's hands."""
+    path = "/computeMetadata/v1/instance/preempted?wait_for_change=true"
+    found = []
+    for _ in range(rounds):
+        service = NoticeService(story("gcp"))
+        with on_loopback(service) as url:
+            place = urlsplit(url)
+
+            def wait(place=place):
+                link = HTTPConnection(place.hostname, place.port, timeout=30)
+                link.request("GET", path, headers={"Metadata-Flavor": "Google"})
+                link.getresponse().read()
+                found.append(time.perf_counter())
+                link.close()
+
+            threads = [threading.Thread(target=wait) for _ in range(pollers)]
+            for thread in threads:
+                thread.start()
+            while service.held < pollers:
+                time.sleep(0.001)
+            before, known = time.perf_counter(), len(found)
+            service.announce()
+            for thread in threads:
+                thread.join()
+            found[known:] = [(at - before) * 1e3 for at in found[known:]]
+    return found
+
+
+def client_for(url):
+    return boto3.client(
+        "s3",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+def seconds_for_objects(url, *, rounds, size_bytes):
+    """Return the seconds of each put and get together, one object each."""
+    client = client_for(url)
+    body = os.urandom(size_bytes)
+    taken = []
+    for _ in range(rounds):
+        before = time.perf_counter()
+        client.put_object(Bucket="bucket", Key="k", Body=body)
+        client.get_object(Bucket="bucket", Key="k")["Body"].read()
+        taken.append(time.perf_counter() - before)
+    return taken
+
+
+def layer_share(*, rounds, size_bytes):
+    """Return the layer's throughput as a share of bare moto's, in alternating rounds."""
+    with S3Store() as store:
+        app = DomainDispatcherApplication(create_backend_app)
+        with LoopbackServer(app, handler=QuietMotoHandler) as bare:
+            store.make_bucket("bucket")
+            taken = {bare.base_url: [], store.base_url: []}
+            for _ in range(rounds):
+                for url, seconds in taken.items():
+                    seconds += seconds_for_objects(url, rounds=1, size_bytes=size_bytes)
+            bare_s, layer_s = (statistics.median(s) for s in taken.values())
+    return bare_s / layer_s, 2 * size_bytes / MB / layer_s
+
+
+def redirect_us(*, number):
+    """Return what the redirect adds to a connect that has nothing to do with it."""
+    mapping = {"169.254.169.254:80": "127.0.0.1:1", "100.100.100.200:80": "127.0.0.1:1"}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+
+        def connect():
+            link.connect(("127.0.0.1", 9))
+
+        plain, patched = [], []
+        for _ in range(9):
+            plain.append(timeit.timeit(connect, number=number))
+            redirect.install(mapping)
+            patched.append(timeit.timeit(connect, number=number))
+            redirect.uninstall()
+    return (min(patched) - min(plain)) / number * 1e6
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a few seconds in all")
+    is_quick = parser.parse_args().quick
+    rate = requests_per_second(seconds=2 if is_quick else 10)
+    print(f"metadata server, {POLLERS} pollers   {rate:8.0f} requests/s   (500)")
+    for pollers in (1, POLLERS):
+        found = hanging_get_ms(rounds=3 if is_quick else 10, pollers=pollers)
+        median, worst = statistics.median(found), max(found)
+        print(
+            f"hanging GET, {pollers:2} waiting      "
+            f"{median:8.1f} ms median, {worst:.1f} ms worst   (50 ms)"
+        )
+    size_bytes = (8 if is_quick else 64) * MB
+    share, rate = layer_share(rounds=3 if is_quick else 9, size_bytes=size_bytes)
+    print(
+        f"fault layer, {size_bytes // MB} MB objects {share:8.0%} of bare moto, "
+        f"{rate:.0f} MB/s   (70 %)"
+    )
+    cost_us = redirect_us(number=2_000 if is_quick else 20_000)
+    print(f"redirect, unrelated connect {cost_us:8.2f} us   (5 us)")
+
+
+if __name__ == "__main__":
+    main()
