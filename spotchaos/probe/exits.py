@@ -60,6 +60,7 @@ def finish() -> None:
         KEEPER.drop()
         return
     _finished_in.append(os.getpid())
+    TRAINING.complete_batch()
     SAVES.finish()
     TRAINING.settle()
     if SESSION.steps or TRAINING.counted["backward"]:
@@ -78,6 +79,7 @@ def finish() -> None:
         exception=_exception(),
         counted=TRAINING.counted,
         optimizers={str(i): n for i, n in TRAINING.optimizer_steps.items()},
+        **({"modules": _modules()} if SESSION.orders["modules"] else {}),
     )
 
 
@@ -90,6 +92,15 @@ def mark_optimizer(index: int, optimizer: Any, **more: Any) -> None:
         name=type(optimizer).__name__,
         **more,
     )
+
+
+def _modules() -> list[list[str]]:
+    """Return name and file of every imported module, in the order of their import."""
+    return [
+        [name, getattr(module, "__file__", None) or ""]
+        for name, module in list(sys.modules.items())
+        if getattr(module, "__spec__", None) is not None
+    ]
 
 
 def _exception() -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class Session:
         self.troubles = 0
         self.torch: dict[str, Any] = {}  # its mark, kept while the process is quiet
         self.at_promotion: list[Callable[[], None]] = []
-        self._hello: tuple[int, int] | None = None
+        self._hello: tuple[int, int, str] | None = None
         self._kill: tuple[str, int, int | None] | None = None
 
     def begin(self, path: str) -> bool:
@@ -59,8 +59,7 @@ class Session:
         self.harness = Harness(self.orders["socket"])
         self._kill = parsed_kill(self.orders["kill"])
         self.role = role_of(command_line())
-        if self.role == "main":
-            self.say_hello()
+        self.say_hello()
         return True
 
     @property
@@ -106,9 +105,10 @@ class Session:
         """Write and send who this is; again if the rank turns out to be another."""
         assert self.record is not None
         rank, size = self.rank()
-        if self._hello == (rank, size):
+        said = (rank, size, self.role)
+        if self._hello == said:
             return
-        self._hello = (rank, size)
+        self._hello = said
         mark = self.record.write(
             "hello",
             schema=SCHEMA,
@@ -120,9 +120,10 @@ class Session:
             argv=command_line(),
             executable=sys.executable,
             python=".".join(str(part) for part in sys.version_info[:3]),
-            role=self.role,
+            role="main" if self.role == "main" else "helper",
         )
-        self.harness.say({"hello": mark})
+        if self.role == "main":
+            self.harness.say({"hello": mark})
 
     def mark(self, kind: str, **values: Any) -> None:
         """Append a mark, unless this process stays out."""
@@ -192,8 +193,14 @@ def parsed_kill(written: Any) -> tuple[str, int, int | None] | None:
     return site, int(count), int(rank) if rank.isdigit() else None
 
 
+# A process forked from a zygote says here which command it stands for.
+COMMAND: list[str] = []
+
+
 def command_line() -> list[str]:
     """Return this process's command line; `sys.argv` is not there yet at start-up."""
+    if COMMAND:
+        return COMMAND
     try:
         with open("/proc/self/cmdline", "rb") as file:
             return [

@@ -20,11 +20,28 @@ from spotchaos.probe.window import TRAINING
 
 def begin(orders: str) -> None:
     """Take the orders in the file `orders`, and watch what they say to watch."""
-    if not SESSION.begin(orders):
+    if not take_orders(orders):
         return
-    SAVES.at_begin = _write_saved_state
     Finder(HOOKS).install()
+    watch_forks()
+    watch()
+
+
+def take_orders(orders: str) -> bool:
+    """Read the orders; False if they say to stay out."""
+    if not SESSION.begin(orders):
+        return False
+    SAVES.at_begin = _write_saved_state
+    return True
+
+
+def watch_forks() -> None:
+    """Have forked children start afresh."""
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+def watch() -> None:
+    """Watch the end of the process and its files; it has begun."""
     if SESSION.role == "helper":
         return
     watch_exit()

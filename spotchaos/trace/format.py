@@ -67,6 +67,7 @@ ORDERS: dict[str, Any] = {
     "algorithm": None,  # "xxh3_128" or "torch_int64"; None: the best there is
     "dump": None,  # {"step": K, "components": [...]}: write these tensors there
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
+    "modules": False,  # `bye` names every imported module, for a zygote to preload
     "allow_network": True,  # False: the probe refuses what is not loopback
 }
 
