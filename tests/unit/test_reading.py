@@ -1,0 +1,253 @@
+"""What is read from a trace folder, whatever a kill left of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spotchaos.trace.format import Counters, encode, site_slot
+from spotchaos.trace.reading import read_attempt
+
+
+def make_marks(*, steps=3, rank=None, bye=True, pid=10, start_s=1.0, save_at=2):
+    """Return the marks of a process that takes `steps` steps."""
+    marks = [
+        {
+            "k": "hello",
+            "t": start_s,
+            "pid": pid,
+            "rank": rank,
+            "world_size": 1,
+            "role": "main",
+        },
+        {"k": "torch", "t": start_s, "version": "2.13.0", "algorithm": "xxh3_128"},
+        {"k": "load", "t": start_s, "path": "last.pt", "via": "torch.load", "n": 1},
+        {"k": "read", "t": start_s, "path": "last.pt"},
+    ]
+    for step in range(1, steps + 1):
+        marks += [
+            {
+                "k": "state",
+                "t": start_s + step,
+                "step": step - 1,
+                "at": "step",
+                "c": {"weights": f"w{step - 1}"},
+                "rng": {"rng.torch": ["b", "c", step]},
+                "dtypes": {"weights": "float32"},
+                "epoch": 0,
+            },
+            {
+                "k": "step",
+                "t": start_s + step + 0.1,
+                "step": step,
+                "c": {"batch": f"batch{step}", "loss": f"l{step}"},
+                "loss": 0.5,
+                "samples": [step, step + 1],
+                "ids": "index",
+                "micro": 2,
+                "epoch": (step - 1) // 2,
+            },
+        ]
+        if step == save_at:
+            marks += make_save(1, step, start_s + step + 0.2, ["a.pt"])
+    if bye:
+        marks.append(
+            {
+                "k": "bye",
+                "t": start_s + steps + 1,
+                "counts": {"step-end": steps, "save-begin": 1},
+                "steps": steps,
+                "exception": None,
+                "counted": {"optimizer": steps},
+            }
+        )
+    return marks
+
+
+def make_save(number, step, t_s, paths):
+    return [
+        {"k": "save", "t": t_s, "n": number, "writer": "torch.save"},
+        {
+            "k": "state",
+            "t": t_s,
+            "step": step,
+            "at": "save",
+            "c": {"weights": f"w{step}"},
+        },
+        {"k": "saved", "t": t_s + 0.01, "n": number, "paths": paths, "seconds": 0.01},
+    ]
+
+
+def write(folder, marks, *, name="10-aa", tail=b""):
+    content = b"".join(encode(mark) for mark in marks)
+    (folder / f"{name}.trace").write_bytes(content + tail)
+
+
+def test_a_whole_trace_is_read_mark_by_mark(tmp_path):
+    write(tmp_path, make_marks())
+    trace = read_attempt(tmp_path)
+    rank = trace.ranks[0]
+    assert (trace.world_size, trace.processes, trace.torch_seen) == (1, 1, True)
+    assert (trace.completed, trace.observed) == (3, True)
+    assert rank.states[2].components == {"weights": "w2", "rng.torch": "b.3"}
+    assert rank.states[2].rng["rng.torch"] == ("b", "c", 3)
+    assert rank.states[2].dtypes == {"weights": "float32"}
+    assert rank.steps[0].samples == ("1", "2")
+    assert (rank.steps[0].ids, rank.steps[0].micro, rank.steps[0].loss) == (
+        "index",
+        2,
+        0.5,
+    )
+    assert rank.counts["step-end"] == 3
+    assert rank.counted == {"optimizer": 3}
+    assert rank.epochs == {2: 0}
+    assert (rank.torch, rank.algorithm, rank.pid) == ("2.13.0", "xxh3_128", 10)
+    assert [(load.path, load.via, load.step) for load in rank.loads] == [
+        ("last.pt", "torch.load", 0),
+        ("last.pt", "read", 0),
+    ]
+
+
+def test_an_empty_and_a_missing_folder_were_never_observed(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        trace = read_attempt(folder)
+        assert (trace.ranks, trace.processes, trace.observed) == ({}, 0, False)
+
+
+def test_a_line_torn_by_the_kill_is_left_out(tmp_path):
+    whole = make_marks(bye=False)
+    torn = encode({"k": "step", "step": 4, "c": {}})[:9]
+    write(tmp_path, whole, tail=torn)
+    rank = read_attempt(tmp_path).ranks[0]
+    assert (rank.completed, rank.said_bye) == (3, False)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        pytest.param(b"\xff\xfe\x00\n", id="no-text"),
+        pytest.param(b"[1, 2]\n", id="no-object"),
+        pytest.param(b'{"k": "step", "step": null}\n', id="step-without-number"),
+        pytest.param(b'{"k": "state", "at": "step"}\n', id="state-without-components"),
+        pytest.param(b'{"k": "later-release", "x": 1}\n', id="unknown-mark"),
+        pytest.param(b'{"k": "read", "path": null}\n', id="read-of-no-path"),
+    ],
+)
+def test_a_garbled_mark_takes_nothing_from_the_others(tmp_path, garbage):
+    write(tmp_path, make_marks(), tail=garbage)
+    rank = read_attempt(tmp_path).ranks[0]
+    assert (rank.completed, len(rank.states), len(rank.loads)) == (3, 3, 2)
+
+
+def test_counts_come_from_the_page_of_counters_where_no_farewell_came(tmp_path):
+    write(tmp_path, make_marks(bye=False))
+    page = Counters(str(tmp_path / "10-aa.counters"), writable=True)
+    page.set(0, 3)
+    page.set(site_slot("forward"), 4)
+    page.close()
+    assert read_attempt(tmp_path).ranks[0].counts == {"step-end": 3, "forward": 4}
+
+
+def test_a_page_cut_short_is_no_page(tmp_path):
+    write(tmp_path, make_marks(bye=False))
+    (tmp_path / "10-aa.counters").write_bytes(b"\x01")
+    assert read_attempt(tmp_path).ranks[0].counts == {}
+
+
+def test_helpers_without_steps_are_counted_and_left_out(tmp_path):
+    write(tmp_path, make_marks())
+    for number in (11, 12):
+        hello = {"k": "hello", "t": 2.0, "pid": number, "rank": None, "role": "helper"}
+        write(tmp_path, [hello], name=f"{number}-aa")
+    trace = read_attempt(tmp_path)
+    assert (list(trace.ranks), trace.processes) == ([0], 3)
+
+
+def test_a_launcher_does_not_take_the_rank_of_its_worker(tmp_path):
+    launcher = [{"k": "hello", "t": 0.5, "pid": 9, "rank": None, "role": "main"}]
+    write(tmp_path, launcher, name="9-aa")
+    workers = {
+        rank: make_marks(rank=rank, pid=20 + rank, start_s=2.0) for rank in (0, 1)
+    }
+    for rank, marks in workers.items():
+        marks[0]["world_size"] = 2
+        write(tmp_path, marks, name=f"2{rank}-aa")
+    trace = read_attempt(tmp_path)
+    assert {rank: found.pid for rank, found in trace.ranks.items()} == {0: 20, 1: 21}
+    assert trace.world_size == 2
+
+
+def test_of_two_that_claim_a_rank_the_one_that_trained_is_believed(tmp_path):
+    write(tmp_path, make_marks(steps=1, pid=30), name="30-aa")
+    write(tmp_path, make_marks(steps=5, pid=20), name="20-aa")
+    assert read_attempt(tmp_path).ranks[0].pid == 20
+
+
+def test_a_program_that_fails_before_training_is_known_by_its_exception(tmp_path):
+    marks = make_marks(steps=0)
+    marks[-1]["exception"] = {
+        "type": "FileNotFoundError",
+        "message": "no such file",
+        "file": "train.py",
+        "line": 12,
+    }
+    write(tmp_path, marks)
+    found = read_attempt(tmp_path).ranks[0].exception
+    assert (found.type, found.file, found.line) == ("FileNotFoundError", "train.py", 12)
+
+
+def test_all_writes_between_two_steps_are_one_save(tmp_path):
+    marks = make_marks(steps=2, save_at=None, bye=False)
+    marks += make_save(1, 2, 9.0, ["ckpt-2/model.pt"]) + make_save(
+        2, 2, 9.1, ["ckpt-2/opt.pt"]
+    )
+    write(tmp_path, marks)
+    (save,) = read_attempt(tmp_path).ranks[0].saves
+    assert (save.number, save.step) == (1, 2)
+    assert save.paths == ("ckpt-2/model.pt", "ckpt-2/opt.pt")
+    assert save.ended_at_s == pytest.approx(9.11)
+    assert save.state.components == {"weights": "w2"}
+
+
+def test_a_save_with_one_part_unfinished_has_not_ended(tmp_path):
+    marks = make_marks(steps=2, save_at=None, bye=False)
+    marks += make_save(1, 2, 9.0, ["a.pt"]) + make_save(2, 2, 9.1, ["b.pt"])[:2]
+    write(tmp_path, marks)
+    (save,) = read_attempt(tmp_path).ranks[0].saves
+    assert save.ended_at_s is None
+
+
+def test_what_a_background_writer_adds_later_belongs_to_its_save(tmp_path):
+    marks = make_marks(steps=3, bye=False)
+    marks.append({"k": "saved", "t": 9.0, "n": 1, "paths": ["late.pt"], "late": True})
+    write(tmp_path, marks)
+    (save,) = read_attempt(tmp_path).ranks[0].saves
+    assert save.paths == ("a.pt", "late.pt")
+
+
+def test_the_last_forward_before_a_step_is_the_one_whose_state_counts(tmp_path):
+    marks = make_marks(steps=1, bye=False)
+    warm_up = {"k": "state", "t": 1.0, "step": 0, "at": "step", "c": {"weights": "old"}}
+    write(tmp_path, [*marks[:4], warm_up, *marks[4:]])
+    assert read_attempt(tmp_path).ranks[0].states[0].components["weights"] == "w0"
+
+
+def test_the_finished_state_is_kept_apart(tmp_path):
+    marks = make_marks(steps=3, bye=False)
+    marks.append(
+        {"k": "state", "t": 9.0, "step": 3, "at": "finish", "c": {"weights": "w3"}}
+    )
+    write(tmp_path, marks)
+    rank = read_attempt(tmp_path).ranks[0]
+    assert rank.finish.components == {"weights": "w3"}
+    assert 3 not in rank.states
+
+
+def test_a_loss_that_is_no_number_is_read(tmp_path):
+    marks = make_marks(steps=1)
+    marks[5]["loss"] = float("nan")
+    assert json.dumps(marks[5]["loss"]) == "NaN"
+    write(tmp_path, marks)
+    loss = read_attempt(tmp_path).ranks[0].steps[0].loss
+    assert loss != loss
