@@ -51,7 +51,7 @@ def _baseline_case(document: Mapping[str, Any]) -> ET.Element:
             "error",
             kind=", ".join(of_none) or "unknown",
             message=document["trouble"],
-            text=document.get("hint") or "",
+            text="\n".join(filter(None, (document["trouble"], document.get("hint")))),
         )
     return case
 

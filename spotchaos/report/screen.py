@@ -11,11 +11,12 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spotchaos.report.redact import cleaned, one_line
+from spotchaos.report.redact import clean, cleaned, one_line
 
 WIDTH = 88
 MOST_FINDINGS = 4
 MOST_COMPONENTS = 10
+MOST_QUOTED = 12
 
 Span = tuple[str, str]  # text, style of rich
 Line = list[Span]
@@ -26,11 +27,11 @@ VERDICT_STYLE = {"held": "bold green", "violated": "bold red", "unknown": "bold 
 def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
     """Return the screen of a report, verdict first."""
     # The program chooses many of these words; none may move the cursor or end a line.
+    trouble = clean(str(document.get("trouble") or ""))
     document = cleaned(document, one_line)
     lines: list[Line] = [_headline(document)]
-    trouble = document.get("trouble")
     if trouble:
-        lines += [[], *_wrapped(trouble, indent=2, width=width)]
+        lines += [[], *_trouble(trouble, width=width)]
     if document["verdict"] == "held":
         lines += [[], *_wrapped(_what_held(document), indent=2, width=width)]
     findings = _grouped(document)
@@ -61,7 +62,7 @@ def _headline(document: Mapping[str, Any]) -> Line:
     verdict = document["verdict"]
     trials = document["trials"]
     line: Line = [(verdict.upper(), VERDICT_STYLE.get(verdict, "bold"))]
-    said = f"  {document['promise']}"
+    said = f"  {document['promise']}, seed {document['seed']}"
     if trials:
         same = sum(t["verdict"] == verdict for t in trials)
         of = f" of {len(trials)}" if same != len(trials) else ""
@@ -71,6 +72,14 @@ def _headline(document: Mapping[str, Any]) -> Line:
     if document.get("interrupted"):
         said += "; interrupted before the end"
     return [*line, (said, "")]
+
+
+def _trouble(text: str, *, width: int) -> list[Line]:
+    """Return a sentence, and below it the program's own last lines if it quotes them."""
+    sentence, *quoted = text.strip().split("\n")
+    lines = _wrapped(sentence, indent=2, width=width)
+    kept = [line.rstrip() for line in quoted if line.strip()][-MOST_QUOTED:]
+    return lines + [[(f"    | {line.expandtabs()}"[:width], "dim")] for line in kept]
 
 
 def _what_held(document: Mapping[str, Any]) -> str:

@@ -66,6 +66,15 @@ def test_what_bounds_the_verdict_is_said(outcomes):
     assert "were hidden: last.pt" in text
 
 
+def test_the_last_lines_of_a_program_that_failed_stand_on_lines_of_their_own(outcomes):
+    said = (
+        "the program ended with status 1; its last lines:\n  File t.py\nKeyError: 'x'"
+    )
+    outcome = outcomes.make_outcome(Verdict.UNKNOWN, baseline=None, trouble=said)
+    text = plain(screen(make_document(outcome)))
+    assert "status 1; its last lines:\n    |   File t.py\n    | KeyError: 'x'\n" in text
+
+
 def test_ranks_that_disagree_have_a_column_each(outcomes):
     resume = outcomes.make_resume()
     other = {**resume.restored[0], "weights": 5}
