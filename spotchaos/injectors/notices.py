@@ -7,6 +7,7 @@ reacted is not judged here.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -51,11 +52,15 @@ class NoticeInjector:
         self._service: NoticeService | None = None
         self._open = ExitStack()
 
-    def arm(self, workdir: Path) -> dict[str, str]:
+    def arm(
+        self, workdir: Path, *, listener: socket.socket | None = None
+    ) -> dict[str, str]:
         """Start what the program will ask; return environment variables for it.
 
         Args:
             workdir: the attempt's own folder; the notice as a file lies below it.
+            listener: a listening socket in the attempt's network namespace; None: a free
+                port of this one's loopback.
         """
         self.disarm()
         service = NoticeService(
@@ -64,7 +69,7 @@ class NoticeInjector:
         self._service = service
         found: dict[str, str] = {}
         if self.story.provider in PROVIDERS:
-            base_url = self._open.enter_context(on_loopback(service))
+            base_url = self._open.enter_context(on_loopback(service, listener=listener))
             found |= environment_for(self.story.provider, base_url)
         mechanism = profile(self.story.provider).mechanism
         if mechanism in {"file", "event"}:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import importlib
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -93,7 +94,16 @@ class StoredObject:
 
 
 class _ServedStore:
-    """What both stores share: a layer, a loopback server, a log."""
+    """What both stores share: a layer, a loopback server, a log.
+
+    Args:
+        port: 0 for a free one.
+        listener: a listening socket to take instead, such as one made in the network
+            namespace of the attempt.
+        faults: armed from the start.
+        clock: waits for slow answers; the system's if None.
+        on_entry: called with each log entry, in the thread of the request.
+    """
 
     dialect: ClassVar[Dialect]
 
@@ -101,11 +111,13 @@ class _ServedStore:
         self,
         *,
         port: int = 0,
+        listener: socket.socket | None = None,
         faults: Iterable[StorageFault] = (),
         clock: Clock | None = None,
         on_entry: Callable[[Entry], None] | None = None,
     ) -> None:
         self._port = port
+        self._listener = listener
         self._faults = tuple(faults)
         self._clock = clock
         self._on_entry = on_entry
@@ -177,7 +189,7 @@ class _ServedStore:
         self.stop()
 
     def _serve(self, layer: WSGIApplication) -> LoopbackServer:
-        return LoopbackServer(layer, port=self._port)
+        return LoopbackServer(layer, port=self._port, listener=self._listener)
 
     def _open(self) -> WSGIApplication:
         raise NotImplementedError
@@ -251,7 +263,9 @@ class S3Store(_ServedStore):
         class QuietMotoHandler(QuietHandler, MotoRequestHandler):  # type: ignore[misc]
             """Moto's handler keeps header names; ours keeps quiet and can drop."""
 
-        return LoopbackServer(layer, port=self._port, handler=QuietMotoHandler)
+        return LoopbackServer(
+            layer, port=self._port, listener=self._listener, handler=QuietMotoHandler
+        )
 
     def _open(self) -> WSGIApplication:
         from moto.moto_server.werkzeug_app import (

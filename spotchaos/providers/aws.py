@@ -70,6 +70,12 @@ class AwsMetadata:
     instance_id: str = "i-0123456789abcdef0"
     instance_type: str = "g5.xlarge"
     zone: str = "us-east-1a"
+    # What `spot/termination-time` is while there is none: absent, or a text that is no
+    # time. Source: "Spot Instance interruption notices".
+    time_while_silent: str | None = None
+    # Where the group wants the instance; None: absent, as on a very new one.
+    lifecycle_state: str | None = "InService"
+    maintenance_code: str = "instance-stop"
     more: Mapping[str, str] = field(default_factory=dict)
 
     def reply(self, request: Request, now: datetime) -> Response:
@@ -147,6 +153,8 @@ class AwsMetadata:
     def _warnings(self, now: datetime) -> dict[str, str]:
         """Return the items that exist only while there is something to say."""
         items = {}
+        if self.time_while_silent is not None:
+            items["spot/termination-time"] = self.time_while_silent
         for notice in self.notices:
             if notice.readable_at is None or now < notice.readable_at:
                 continue
@@ -165,7 +173,9 @@ class AwsMetadata:
             elif notice.kind == "autoscaling" and told:
                 items["autoscaling/target-lifecycle-state"] = "Terminated"
             elif notice.kind == "maintenance":
-                items["events/maintenance/scheduled"] = _maintenance(notice, now)
+                items["events/maintenance/scheduled"] = _maintenance(
+                    notice, self.maintenance_code, now
+                )
         return {self.ROOT + item: text for item, text in items.items()}
 
     def _identity(self, now: datetime) -> dict[str, str]:
@@ -174,7 +184,6 @@ class AwsMetadata:
         role = "iam/security-credentials/spotchaos"
         items = {
             "ami-id": "ami-0123456789abcdef0",
-            "autoscaling/target-lifecycle-state": "InService",
             "events/maintenance/history": "[]",
             "events/maintenance/scheduled": "[]",
             "hostname": "ip-10-0-0-1.ec2.internal",
@@ -190,6 +199,8 @@ class AwsMetadata:
             "services/partition": "aws",
             **self.more,
         }
+        if self.lifecycle_state is not None:
+            items["autoscaling/target-lifecycle-state"] = self.lifecycle_state
         document = {
             "accountId": "123456789012",
             "architecture": "x86_64",
@@ -215,6 +226,7 @@ class AwsMetadata:
             "spot/",
             "events/recommendations/rebalance",
             "events/recommendations/",
+            "autoscaling/target-lifecycle-state",
         )
         return {self.ROOT + name for name in names}
 
@@ -239,7 +251,7 @@ def _instant(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _maintenance(notice: Notice, now: datetime) -> str:
+def _maintenance(notice: Notice, code: str, now: datetime) -> str:
     state = "active"
     if notice.withdrawn_at is not None and now >= notice.withdrawn_at:
         state = "canceled"
@@ -251,7 +263,7 @@ def _maintenance(notice: Notice, now: datetime) -> str:
         [
             {
                 "NotBefore": begins.strftime(form),
-                "Code": "instance-stop",
+                "Code": code,
                 "Description": "The instance is running on degraded hardware",
                 "EventId": "instance-event-0123456789abcdef0",
                 "NotAfter": (begins + timedelta(hours=2)).strftime(form),

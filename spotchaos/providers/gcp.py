@@ -47,6 +47,8 @@ class GcpMetadata:
     # Real seconds after each announcement in which the server answers 503; Google says
     # that it is "under a second" during maintenance.
     unavailable_s: float = 0.0
+    # The older sample of Google names it SHUTDOWN_ON_HOST_MAINTENANCE.
+    stop_event: str = "TERMINATE_ON_HOST_MAINTENANCE"
     name: str = "spotchaos-vm"
     zone: str = "us-central1-a"
     machine_type: str = "g2-standard-8"
@@ -146,7 +148,7 @@ class GcpMetadata:
         events = {n.kind for n in told}
         maintenance = "NONE"
         if "host-maintenance" in events:
-            maintenance = "TERMINATE_ON_HOST_MAINTENANCE"
+            maintenance = self.stop_event
         elif "live-migration" in events:
             maintenance = "MIGRATE_ON_HOST_MAINTENANCE"
         scheduling: Tree = {

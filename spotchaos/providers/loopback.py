@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -52,6 +52,8 @@ class LoopbackServer:
         app: the application.
         host: where to listen.
         port: 0 for a free one.
+        listener: a listening socket to take instead of host and port, such as one that
+            was made in another network namespace; it stays the caller's to close.
         handler: werkzeug's request handler; applications bring their own as a subclass.
 
     Raises:
@@ -64,12 +66,16 @@ class LoopbackServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        listener: socket.socket | None = None,
         handler: type[QuietHandler] = QuietHandler,
     ) -> None:
         self._app = app
         self._under_way = 0
         self._idle = threading.Condition()
-        with _listening(host, port) as listener:
+        with contextlib.ExitStack() as open_here:
+            if listener is None:
+                listener = open_here.enter_context(_listening(host, port))
+            host = str(listener.getsockname()[0])
             # werkzeug would print and exit by itself if it could not bind; so it gets
             # a socket that is bound already, of which it keeps its own copy.
             self._server: BaseWSGIServer = make_server(
@@ -132,7 +138,7 @@ class LoopbackServer:
 
 
 @contextlib.contextmanager
-def _listening(host: str, port: int) -> Any:
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
     if not 0 <= port <= 65_535:
         raise UsageError(f"there is no port {port}", hint="ports are 0 to 65535")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:

@@ -6,6 +6,7 @@ All of them ask the same `NoticeService`, so they answer alike.
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,9 +69,21 @@ def in_process(service: NoticeService) -> Iterator[str]:
 
 
 @contextmanager
-def on_loopback(service: NoticeService, *, port: int = 0) -> Iterator[str]:
-    """Answer over HTTP on 127.0.0.1, orders included; yield the base URL."""
-    server = LoopbackServer(MetadataApp(service), port=port)
+def on_loopback(
+    service: NoticeService, *, port: int = 0, listener: socket.socket | None = None
+) -> Iterator[str]:
+    """Answer over HTTP on 127.0.0.1, orders included; yield the base URL.
+
+    Args:
+        service: what to play.
+        port: 0 for a free one.
+        listener: a listening socket to take instead, such as one made in the network
+            namespace of the attempt, where it may have the cloud's real address.
+
+    Raises:
+        UsageError: the port is in use.
+    """
+    server = LoopbackServer(MetadataApp(service), port=port, listener=listener)
     with server:
         try:
             yield server.base_url

@@ -136,6 +136,8 @@ class _Stem:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     signal: str | None = None
     is_for_us: bool = True
+    # The event is under way when it is first seen: the grace window is all that is left.
+    starts_at_once: bool = False
 
 
 STEMS: Final[Mapping[str, _Stem]] = {
@@ -166,6 +168,12 @@ STEMS: Final[Mapping[str, _Stem]] = {
         kind="maintenance",
         summary="a scheduled stop of the host",
     ),
+    "aws-no-time": _Stem(
+        provider="aws",
+        kind="terminate",
+        summary="two minutes to termination; until then the time is a text that is none",
+        settings={"time_while_silent": "not scheduled"},
+    ),
     "gcp": _Stem(provider="gcp", kind="preempt", summary="preempted turns TRUE"),
     "gcp-shutdown": _Stem(
         provider="gcp",
@@ -185,6 +193,13 @@ STEMS: Final[Mapping[str, _Stem]] = {
         summary="60 s to a stop for maintenance; the server answers 503 for a while",
         grace_s=60,
         settings={"unavailable_s": 0.5},
+    ),
+    "gcp-old-maintenance": _Stem(
+        provider="gcp",
+        kind="host-maintenance",
+        summary="60 s to a stop for maintenance, under the older name",
+        grace_s=60,
+        settings={"stop_event": "SHUTDOWN_ON_HOST_MAINTENANCE"},
     ),
     "gcp-migrate": _Stem(
         provider="gcp",
@@ -215,6 +230,13 @@ STEMS: Final[Mapping[str, _Stem]] = {
     ),
     "azure-reboot": _Stem(
         provider="azure", kind="Reboot", summary="15 min to a restart", grace_s=900
+    ),
+    # How long a machine lives once the event has started is not documented.
+    "azure-hardware": _Stem(
+        provider="azure",
+        kind="Reboot",
+        summary="a failure of hardware: the restart is Started when it is first seen",
+        starts_at_once=True,
     ),
     "azure-freeze": _Stem(
         provider="azure",
@@ -351,6 +373,8 @@ def story(name: str, *, grace_s: float | None = None) -> Story:
         follows=stem.follows,
         is_for_us=stem.is_for_us,
     )
+    if stem.starts_at_once:
+        act = replace(act, grace_s=0.0)
     if profile(stem.provider).notice == "none":
         act = replace(act, readable_s=None)
     told = Story(

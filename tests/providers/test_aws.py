@@ -1,8 +1,16 @@
 """EC2's metadata service, row by row, over every HTTP wire."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
+import requests
+
+from spotchaos.errors import UsageError
+from spotchaos.providers.aws import AwsMetadata
+from spotchaos.providers.aws_events import event
+from spotchaos.providers.exchange import Request
+from spotchaos.providers.stories import story
 
 ROOT = "/latest/meta-data/"
 ACTION = ROOT + "spot/instance-action"
@@ -251,3 +259,101 @@ def test_a_role_has_credentials_that_open_nothing(play):
     found = json.loads(wire.get(folder + role).text)
     assert found["Code"] == "Success"
     assert "DUMMY" in found["AccessKeyId"]
+
+
+def test_the_time_may_be_a_text_that_is_none(play):
+    wire = play("aws-no-time", announce=False)
+    assert wire.get(TERMINATION).text == "not scheduled"
+    assert wire.get(ACTION).status_code == 404
+    wire.service.announce()
+    assert wire.get(TERMINATION).text == "2026-01-01T00:02:00Z"
+
+
+def test_a_lifecycle_hook_story_may_begin_anywhere():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    request = Request.of("GET", LIFECYCLE, at=at)
+    warm = AwsMetadata(lifecycle_state="Warmed:Hibernated").reply(request, at)
+    new = AwsMetadata(lifecycle_state=None).reply(request, at)
+    assert (warm.body, new.status) == (b"Warmed:Hibernated", 404)
+
+
+@pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])
+def test_eventbridge_tells_the_same(action):
+    name = "aws" if action == "terminate" else f"aws-{action}"
+    (notice,) = story(name).begin(datetime(2026, 1, 1, tzinfo=UTC))
+    told = event(notice, AwsMetadata())
+    assert told["source"] == "aws.ec2"
+    assert told["detail-type"] == "EC2 Spot Instance Interruption Warning"
+    assert told["detail"] == {
+        "instance-id": "i-0123456789abcdef0",
+        "instance-action": action,
+    }
+    assert told["resources"] == ["arn:aws:ec2:us-east-1a:instance/i-0123456789abcdef0"]
+
+
+def test_eventbridge_tells_of_advice_and_not_of_silence():
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    (advice,) = story("aws-rebalance").begin(at)
+    assert "Rebalance" in event(advice, AwsMetadata())["detail-type"]
+    (missing,) = story("aws-missing").begin(at)
+    with pytest.raises(UsageError, match="sends nothing"):
+        event(missing, AwsMetadata())
+
+
+class NodeTerminationHandler:
+    """Asks as aws-node-termination-handler does, in its own words.
+
+    Source: aws/aws-node-termination-handler, `pkg/ec2metadata/ec2metadata.go`.
+    """
+
+    def __init__(self, wire):
+        self.wire = wire
+        self.token = None
+        self.token_ends_s = 0.0
+
+    def is_told(self):
+        for _ in range(2):
+            headers = {} if self._token() is None else {TOKEN: self.token}
+            status = self.wire.get(ACTION, **headers).status_code
+            if status == 401:
+                self.token = None
+                continue
+            assert status in {200, 404}
+            return status == 200
+        return False
+
+    def _token(self):
+        now_s = self.wire.clock.monotonic()
+        if self.token is None or now_s > self.token_ends_s - 15:
+            try:
+                answer = requests.put(
+                    self.wire.base_url + "/latest/api/token",
+                    headers={TTL: "3600"},
+                    timeout=0.2,
+                )
+            except requests.RequestException:
+                return None
+            self.token = answer.text
+            self.token_ends_s = now_s + int(answer.headers[TTL])
+        return self.token
+
+
+@pytest.mark.parametrize(
+    ("name", "puts"),
+    [
+        pytest.param("aws", 2, id="refreshed-before-it-ends"),
+        pytest.param("aws-token-required", 2, id="required"),
+        pytest.param("aws-token-revoked", 3, id="revoked-in-mid-run"),
+        pytest.param("aws-hop-limit", 6, id="falls-back-to-version-1"),
+    ],
+)
+def test_the_best_known_poller_is_told_whatever_happens_to_its_token(play, name, puts):
+    wire = play(name, announce=False)
+    poller = NodeTerminationHandler(wire)
+    told = [poller.is_told() for _ in range(4)]
+    wire.clock.advance(3590)
+    told.append(poller.is_told())
+    wire.service.announce()
+    told.append(poller.is_told())
+    assert told == [False] * 5 + [True]
+    assert [e.method for e in wire.service.log].count("PUT") == puts

@@ -61,6 +61,12 @@ def test_an_event_may_vanish_unstarted(play):
     assert wire.service.reclaim_at is None
 
 
+def test_a_failure_of_hardware_is_never_scheduled(play):
+    (event,) = events(play("azure-hardware"))
+    assert (event["EventType"], event["EventStatus"]) == ("Reboot", "Started")
+    assert event["NotBefore"] == ""
+
+
 def test_the_incarnation_grows_with_each_change(play):
     wire = play("azure-overdue", announce=False)
     found = [wire.get(PATH, **HEADER).json()["DocumentIncarnation"]]

@@ -25,6 +25,7 @@ def test_preempted_turns_true(play):
         ("gcp", "NONE"),
         ("gcp-migrate", "MIGRATE_ON_HOST_MAINTENANCE"),
         ("gcp-maintenance", "TERMINATE_ON_HOST_MAINTENANCE"),
+        ("gcp-old-maintenance", "SHUTDOWN_ON_HOST_MAINTENANCE"),
     ],
 )
 def test_the_maintenance_event_changes_a_minute_ahead(play, name, text):

@@ -1,5 +1,6 @@
 """What is wrong with a service itself, and what every wire has in common."""
 
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -287,6 +288,16 @@ def test_an_order_that_makes_no_sense_is_refused(method, path, status, words):
         answer = requests.request(method, f"{url}/_spotchaos/{path}", timeout=5)
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+def test_a_socket_made_elsewhere_can_be_served_on():
+    service = NoticeService(story("aws"), clock=ManualClock())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with on_loopback(service, listener=listener) as url:
+            assert url == f"http://127.0.0.1:{port}"
+            assert requests.get(url + ACTION, timeout=5).status_code == 404
+        assert listener.getsockname()[1] == port
 
 
 def test_a_port_in_use_is_named():
