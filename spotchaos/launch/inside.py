@@ -113,6 +113,10 @@ def main(
     except OSError as error:
         _tell(spec, {"error": f"could not isolate the attempt: {error}"})
         return 1
+    if spec["cgroup"] is not None:
+        # Opened here: inside, control groups are read-only.
+        path = os.path.join(spec["cgroup"], "cgroup.procs")
+        spec["cgroup_procs"] = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     wake = _wake_on_sigchld()
     init = os.fork()
     if init == 0:
@@ -382,7 +386,8 @@ def _run_leader(
 ) -> None:
     os.setsid()
     if spec["cgroup"] is not None:
-        _write_quietly(os.path.join(spec["cgroup"], "cgroup.procs"), "0")
+        os.write(spec["cgroup_procs"], b"0")
+        os.close(spec["cgroup_procs"])
     os.chdir(spec["folder"])
     _redirect(spec, slave)
     if prepare is not None and connection is not None:
