@@ -77,7 +77,7 @@ class Manifest:
                 hint="resume with the release of spotchaos that wrote it, or a newer one",
             )
         if digest != _digest({"format": written_in, **body}):
-            raise CheckpointError(
+            raise DamagedError(
                 f"the manifest of {of} is damaged: its digest differs"
             )
         try:
