@@ -274,11 +274,7 @@ class Supervisor:
             events = dict(poll.poll(None if wait_s is None else wait_s * 1000))
             if self._control is not None and self._control.fileno() in events:
                 self._obey()
-                if self._control is None and self._held:
-                    # Nobody is left who could say go: an op must not be held for ever.
-                    raise SeccompError(
-                        errno.ECONNRESET, "the harness left during a halt"
-                    )
+                self._insist_on_a_harness()
             if pidfd in events:
                 poll.unregister(pidfd)
                 pidfd = self._program_ended(pidfd)
@@ -409,6 +405,15 @@ class Supervisor:
                 held, self._held = self._held, []
                 for job, done, _ in held:
                     self._release(job, done=done)
+
+    @property
+    def _has_control(self) -> bool:
+        return self._control is not None
+
+    def _insist_on_a_harness(self) -> None:
+        # If nobody is left who could say go, an op must not be held for ever.
+        if self._held and not self._has_control:
+            raise SeccompError(errno.ECONNRESET, "the harness left during a halt")
 
     def _release(self, job: Job, *, done: bool) -> None:
         if not done:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spotchaos.errors import PlanError
 from spotchaos.persistence.history import DataStep, Edit, History, Layout, NameStep
@@ -40,10 +40,16 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class CrashState:
-    """One folder that a crash could leave, and its name."""
+    """One folder that a crash could leave, and its name.
+
+    `latest` names the last crash point at which the same folder can be left, in the
+    states that were compared: a resume from it loses most there, since more saves had
+    been acknowledged. None: no other point leaves it.
+    """
 
     token: StateToken
     layout: Layout
+    latest: StateToken | None = None
 
 
 @dataclass(slots=True)
@@ -128,8 +134,16 @@ def _keep_simplest(
     kept: dict[object, CrashState], key: object, state: CrashState
 ) -> None:
     rival = kept.get(key)
-    if rival is None or state.token.simplicity < rival.token.simplicity:
+    if rival is None:
         kept[key] = state
+        return
+    winner = min(rival, state, key=lambda one: one.token.simplicity)
+    latest = max(
+        (rival.latest or rival.token, state.latest or state.token),
+        key=lambda token: token.number,
+    )
+    if winner is not rival or latest.number > (rival.latest or rival.token).number:
+        kept[key] = replace(winner, latest=latest)
 
 
 def _killed(history: History, token: StateToken) -> Layout:

@@ -252,7 +252,7 @@ def _file_op(line: Mapping[str, Any]) -> FileOp:
         data_off=line.get("data_off", 0),
         over=line.get("over"),
         target=line.get("target"),
-        text=line.get("text"),
+        text=line.get("text", line.get("q")),
         entries=tuple(_entry(one) for one in line.get("entries", ())),
         mode=line.get("mode"),
         durable=bool(line.get("durable")),
