@@ -18,6 +18,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
 from spotchaos.launch.program import Program, wants_terminal
 from spotchaos.launch.workspace import View, Workspace
+from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
 from spotchaos.plan import KillPoint, Landscape, Plan
@@ -34,6 +35,8 @@ from spotchaos.trial import (
 # this many seconds more: a loaded machine slows one run, not by this much.
 HANG_FACTOR = 6.0
 HANG_EXTRA_S = 60.0
+
+UNSEEDED = ("rng.python", "rng.numpy")
 
 Tell = Callable[[Event], None]
 
@@ -104,7 +107,7 @@ class _Builder:
                 first.wall_s * HANG_FACTOR + HANG_EXTRA_S,
             ),
         )
-        second = self._run("baseline 2")
+        second = self._second_run(first, view)
         self._demand_finished(second)
         light = self._run("light run", orders={"fingerprint": "light"})
         self._demand_finished(light)
@@ -151,9 +154,46 @@ class _Builder:
         self._tell(AttemptEnded(name, attempt))
         return attempt, view
 
+    def _second_run(self, first: Attempt, view: View) -> Attempt:
+        """Run again, from a zygote if there can be one; it must equal the first run."""
+        zygote = self._raise_zygote(first, view)
+        if zygote is None:
+            return self._run("baseline 2")
+        self._stage = replace(self._stage, zygote=zygote)
+        second = self._run("baseline 2")
+        reason = unlike(first, second)
+        if reason is None:
+            return second
+        zygote.close()
+        self._stage = replace(self._stage, zygote=None)
+        fresh = self._run("baseline 2")
+        if unlike(first, fresh) is None:
+            self._notes.append(
+                Note("cold-path", f"a forked run was not the fresh one: {reason}")
+            )
+        return fresh
+
+    def _raise_zygote(self, first: Attempt, view: View) -> Zygote | None:
+        """Start a zygote that has imported what the first run imported, or say why not."""
+        program = self._stage.program
+        start = start_of(program.command, program.environment, program.folder)
+        rank = main_rank(first)
+        if start is None or rank is None or not rank.modules:
+            return None
+        try:
+            return Zygote(
+                start,
+                environment_for(program, view),
+                preloadable(rank.modules, program.folder),
+                self._stage.workspace.scratch / "zygote.err",
+            )
+        except (HarnessError, OSError) as error:
+            self._notes.append(Note("cold-path", f"every run is fresh: {error}"))
+            return None
+
     def _first_run(self) -> tuple[Attempt, View]:
         """Run once; settle terminal, existing checkpoints and what counts a step."""
-        attempt, view = self._run_in_view("baseline 1", keep=True)
+        attempt, view = self._fresh_run()
         if attempt.ended is not Ended.FINISHED and wants_terminal(attempt.output_tail):
             program = replace(self._stage.program, pty=True)
             self._stage = replace(self._stage, program=program)
@@ -171,7 +211,11 @@ class _Builder:
 
     def _again(self, view: View) -> tuple[Attempt, View]:
         view.close()
-        return self._run_in_view("baseline 1", keep=True)
+        return self._fresh_run()
+
+    def _fresh_run(self) -> tuple[Attempt, View]:
+        wanted = {"modules": self._stage.settings.warm}
+        return self._run_in_view("baseline 1", orders=wanted, keep=True)
 
     def _hide_existing(self, attempt: Attempt, view: View) -> tuple[Attempt, View]:
         """Hide the checkpoints that lie in the folder, and run again without them."""
@@ -230,6 +274,34 @@ class _Builder:
             attempts=tuple(attempts),
             wall_s=sum(a.wall_s for a in attempts),
         )
+
+
+def unlike(first: Attempt, second: Attempt) -> str | None:
+    """Return where a forked run is not the fresh one; None if it is, in every mark.
+
+    Streams that no program need seed (Python's, numpy's) differ between fresh runs too.
+    """
+    if first.ended is not second.ended or first.exit_code != second.exit_code:
+        return f"it {second.ended} with status {second.exit_code}"
+    for number, ours in first.trace.ranks.items():
+        theirs = second.trace.ranks.get(number)
+        if theirs is None:
+            return f"rank {number} was not seen"
+        counts = ("step-end", "save-begin", "load-begin", "epoch-end", "forward")
+        for site in counts:
+            if ours.counts.get(site) != theirs.counts.get(site):
+                return f"rank {number} reached {site} another number of times"
+        for mine, other in zip(ours.steps, theirs.steps, strict=True):
+            if mine.components != other.components or mine.samples != other.samples:
+                return f"rank {number} did something else in step {mine.step}"
+        for step, state in ours.states.items():
+            if step not in theirs.states:
+                return f"rank {number} has no state of step {step}"
+            found = theirs.states[step].components
+            for name, value in state.components.items():
+                if found.get(name) != value and name not in UNSEEDED:
+                    return f"rank {number} had other {name} at step {step}"
+    return None
 
 
 def control_step(rank: RankTrace, horizon: int) -> int | None:

@@ -90,6 +90,9 @@ class _Campaign:
                 return self._end(None, interrupted=True)
             except HarnessError as error:
                 return self._end(None, trouble=error.message, hint=error.hint)
+            finally:
+                if self._groundwork is not None and self._groundwork.stage.zygote:
+                    self._groundwork.stage.zygote.close()
             return self._end(None)
 
     def _choose(self, land: Landscape) -> list[Plan]:

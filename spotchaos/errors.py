@@ -72,5 +72,7 @@ class HarnessError(SpotchaosError):
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return "did you mean 'x'?" for the nearest of `known`, or None if none is near."""
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(
+        str(name), [str(k) for k in known], n=1, cutoff=0.6
+    )
     return f"did you mean {near[0]!r}?" if near else None

@@ -121,6 +121,7 @@ class RankTrace:
     python: str | None = None
     algorithm: str | None = None
     epochs: Mapping[int, int] = field(default_factory=dict)  # last step -> epoch ended
+    modules: tuple[tuple[str, str], ...] = ()  # name, file; only if asked for
 
     @property
     def completed(self) -> int:
@@ -171,6 +172,7 @@ class Attempt:
     survivors: tuple[str, ...] = ()  # processes that outlived the leader
     trouble: str | None = None  # ours: what the harness could not do
     refused_write: str | None = None  # a path that isolation refused to the program
+    path: str = "cold"  # "warm": forked from a zygote
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Settings:
     power_loss: str | None = None  # explore: None is a process kill only
     deviations: int = 1  # explore
     saves: int | None = None  # explore: how many; None: spread over the run
+    warm: bool = True  # False: every attempt is a fresh process
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

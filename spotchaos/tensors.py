@@ -7,10 +7,10 @@ and the trial are carried out once more with the order to dump the tensors of th
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from spotchaos.baseline import Groundwork
 from spotchaos.errors import SpotchaosError
@@ -36,6 +36,7 @@ class Pinpointer:
         self._left = most
         self._seen: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
+        self._views = 0
 
     def locate(self, trial: Trial, plan: Plan, judgement: Judgement) -> Judgement:
         """Return the judgement with the tensor of its first divergence filled in."""
@@ -73,35 +74,38 @@ class Pinpointer:
     ) -> tuple[str, int, int | None] | None:
         """Run both sides to the step, and compare what they dumped."""
         assert resume.joined is not None
-        local = divergence.step - resume.joined
-        with self._ground.stage.workspace.folder_for("dumps") as folder:
-            expected = self._dump(
-                Plan(()), 1, {"step": divergence.step, "components": wanted}, folder
-            )
-            actual = self._dump(
-                plan, resume.attempt, {"step": local, "components": wanted}, folder
-            )
-            if expected is None or actual is None:
-                return None
-            return compare_dumps(expected, actual)
+        rank = divergence.rank
+        with (
+            self._dumped(Plan(()), 1, divergence.step, wanted, rank) as expected,
+            self._dumped(
+                plan, resume.attempt, divergence.step - resume.joined, wanted, rank
+            ) as actual,
+        ):
+            for component in wanted:
+                if component in expected and component in actual:
+                    found = compare_dumps(expected[component], actual[component])
+                    if found is not None:
+                        return found
+        return None
 
-    def _dump(
-        self, plan: Plan, attempt: int, order: Mapping[str, Any], folder: Path
-    ) -> Path | None:
-        """Carry out `plan` up to `attempt`, which dumps; return the dump's folder."""
+    @contextmanager
+    def _dumped(
+        self, plan: Plan, attempt: int, step: int, wanted: list[str], rank: int
+    ) -> Iterator[dict[str, Path]]:
+        """Carry out `plan` up to `attempt`, which dumps; yield component -> index file."""
         stage = self._ground.stage
-        into = folder / f"attempt-{attempt}-{order['step']}"
-        into.mkdir()
-        view = stage.new_view(f"dump-{into.name}")
+        with self._lock:
+            self._views += 1
+            view = stage.new_view(f"dump-{self._views}")
         done: list[Attempt] = []
         try:
             for number in range(1, attempt + 1):
                 last = number == attempt
                 point = None if last else plan.points[number - 1]
-                orders = {"dump": {**order, "folder": str(into)}} if last else None
-                done.append(
-                    run_attempt(stage, view, point, earlier=done, orders=orders)
-                )
+                dump = {"dump": {"step": step, "components": wanted}} if last else None
+                done.append(run_attempt(stage, view, point, earlier=done, orders=dump))
+            trace = done[-1].trace.ranks.get(rank)
+            marks = trace.dumps if trace is not None else ()
+            yield {str(m["component"]): Path(str(m["file"])) for m in marks}
         finally:
             view.close()
-        return into if any(into.iterdir()) else None

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
@@ -17,6 +16,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import Exited, Halted, RunningAttempt, launch
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
+from spotchaos.launch.zygote import Warm, Zygote, start_of
 from spotchaos.model import Attempt, Ended, RankTrace, Trial
 from spotchaos.plan import KillPoint, Plan
 from spotchaos.settings import Settings
@@ -46,7 +46,21 @@ class Stage:
     finished_view: View | None = None  # of the baseline, for a start after the finish
     finished_attempt: Attempt | None = None
     on_attempt: Callable[[str, Attempt], None] = lambda phase, attempt: None
+    zygote: Zygote | None = None  # None: every attempt is started fresh
     clock: Clock = field(default_factory=SystemClock)
+
+    def warm(self, command: Sequence[str]) -> Warm | None:
+        """Return how the zygote serves a command; None for the cold path."""
+        if self.zygote is None or self.program.pty:
+            return None
+        start = start_of(command, self.program.environment, self.program.folder)
+        if start is None or not self.zygote.serves(start):
+            return None
+        if start.ranks is not None and (
+            self.settings.signal != "KILL" or self.settings.to != "all"
+        ):
+            return None  # what a launcher does with a signal is its own
+        return Warm(self.zygote, start)
 
     def new_view(self, name: str) -> View:
         """Return a private copy-on-write view of the program's folder."""
@@ -114,6 +128,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         attempts=tuple(attempts),
         wall_s=stage.clock.monotonic() - begun_s,
         dropped=tuple(dropped),
+        path="warm" if any(a.path == "warm" for a in attempts) else "cold",
     )
 
 
@@ -142,7 +157,10 @@ def run_attempt(
     if point is not None and point.site is not None:
         wanted["kill"] = str(point)
     begun_s = stage.clock.monotonic()
-    running = launch(stage.program, view, number=number, orders=wanted, command=command)
+    warm = stage.warm(command)
+    running = launch(
+        stage.program, view, number=number, orders=wanted, command=command, warm=warm
+    )
     try:
         course = _Course(stage, running, view, point, quiet=quiet, begun_s=begun_s)
         course.follow()
@@ -166,6 +184,7 @@ def run_attempt(
             survivors=tuple(running.survivors),
             trouble=course.trouble,
             refused_write=running.refused_write,
+            path="cold" if warm is None else "warm",
         )
     finally:
         running.close()
@@ -351,13 +370,3 @@ def main_rank(attempt: Attempt) -> RankTrace | None:
     """Return the trace of the lowest rank that trained, or None."""
     ranks = attempt.trace.ranks
     return ranks[min(ranks)] if ranks else None
-
-
-def with_replay(trial: Trial, replay: str) -> Trial:
-    """Return the trial with the line that carries it out again."""
-    return replace(trial, replay=replay)
-
-
-def traces_folder(keep: Path | None, name: str) -> Path | None:
-    """Return where traces of a phase are kept, or None."""
-    return None if keep is None else keep / name

@@ -29,6 +29,7 @@ from spotchaos.launch.environment import environment_of
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
+from spotchaos.launch.zygote import Forked, Warm
 from spotchaos.trace.format import (
     PROBE_SITES,
     STEPS_SLOT,
@@ -93,6 +94,7 @@ def launch(
     addresses: Sequence[str] = (),
     listen: Sequence[tuple[str, int]] = (),
     supervisor: Mapping[str, Any] | None = None,
+    warm: Warm | None = None,
     clock: Clock | None = None,
 ) -> RunningAttempt:
     """Start the program in a view, isolated, and return once it has begun.
@@ -108,6 +110,7 @@ def launch(
         listen: where sockets of ours listen inside the attempt's network; they are
             returned in `RunningAttempt.listeners`, in this order.
         supervisor: of file operations, as `inside.SPEC` has it.
+        warm: the zygote that forks it, and as what; None starts fresh processes.
         clock: for waits; the system's if left out.
 
     Raises:
@@ -119,20 +122,21 @@ def launch(
     trace.mkdir()
     running = RunningAttempt(program, view, folder, clock or SystemClock())
     try:
-        running.begin(
-            _spec(
-                program,
-                view,
-                folder,
-                number=number,
-                orders=orders,
-                command=command,
-                environment=environment or {},
-                addresses=addresses,
-                listen=listen,
-                supervisor=supervisor,
-            )
+        spec = _spec(
+            program,
+            view,
+            folder,
+            number=number,
+            orders=orders,
+            command=command,
+            environment=environment or {},
+            addresses=addresses,
+            listen=listen,
+            supervisor=supervisor,
         )
+        if warm is not None and warm.start.ranks is not None:
+            spec["ranks"] = warm.start.ranks
+        running.begin(spec, warm)
     except BaseException:
         running.close()
         raise
@@ -188,7 +192,6 @@ def _spec(
         extra=environment,
     )
     return {
-        "harness": os.getpid(),
         "unshare": names,
         "root": None if view.root() is None else str(view.root()),
         "mounts": view.mount_steps(folder, tmp_elsewhere=program.tmp_elsewhere)
@@ -240,7 +243,7 @@ class RunningAttempt:
         self._begun_s = clock.monotonic()
         self._lock = threading.RLock()
         self._events: deque[Halted | Exited] = deque()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._lifeline: int | None = None
         self._control: socket.socket | None = None
         self._group: Path | None = None
@@ -261,7 +264,7 @@ class RunningAttempt:
 
     # --- beginning ---
 
-    def begin(self, spec: dict[str, Any]) -> None:
+    def begin(self, spec: dict[str, Any], warm: Warm | None = None) -> None:
         """Start the attempt's own two processes and wait until the program runs."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(0.0)  # recv_fds of Python 3.11 ignores its flags
@@ -277,15 +280,24 @@ class RunningAttempt:
             _RUNNING.add(self)
             self.view.workspace.ends.add(self.end)
             with (self.folder / "inside.err").open("wb") as complaints:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(INSIDE), str(described)],
-                    pass_fds=(described, theirs.fileno(), reader),
-                    start_new_session=True,
-                    stdin=subprocess.DEVNULL,
-                    stdout=complaints,
-                    stderr=complaints,
-                    cwd="/",
-                )
+                if warm is not None:
+                    self._process = warm.zygote.fork(
+                        warm.start,
+                        spec=described,
+                        control=theirs.fileno(),
+                        lifeline=reader,
+                        complaints=complaints.fileno(),
+                    )
+                else:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(INSIDE), str(described)],
+                        pass_fds=(described, theirs.fileno(), reader),
+                        start_new_session=True,
+                        stdin=subprocess.DEVNULL,
+                        stdout=complaints,
+                        stderr=complaints,
+                        cwd="/",
+                    )
         finally:
             os.close(described)
             os.close(reader)
@@ -578,19 +590,18 @@ class RunningAttempt:
         before: dict[int, tuple[int, float]] = {}
         quiet = 0
         while not self._gone:
-            moving = self._moving()
-            if self._group is None:
-                # A signal is sent once; a process that forks meanwhile is met again.
-                fresh = [p.pid for p in moving if p.pid not in self._frozen]
-                process_tree.send(fresh, signal.SIGSTOP)
-                self._frozen.update(fresh)
+            moving, grouped = self._moving()
+            # A signal is sent once; a process that forks meanwhile is met again.
+            fresh = [p.pid for p in moving if p.pid not in self._frozen | grouped]
+            process_tree.send(fresh, signal.SIGSTOP)
+            self._frozen.update(fresh)
             now_s = self._clock.monotonic()
             # A thread whose system call our supervisor is carrying out cannot stop
             # before it is done; it runs no instruction either.
             blocked = [self._is_blocked(p.pid, before, now_s) for p in moving]
             # Twice: a child may be born while its parent, not yet stopped, is looked at.
             quiet = quiet + 1 if all(blocked) else 0
-            if quiet >= (1 if self._group is not None else 2):
+            if quiet == 2:
                 return
             if now_s >= deadline_s:
                 names = ", ".join(str(p.inner_pid) for p in moving)
@@ -603,14 +614,23 @@ class RunningAttempt:
                 self._pump(POLL_S / 2)
             self._clock.sleep(POLL_S / 2)
 
-    def _moving(self) -> list[Process]:
-        """Return who is not known to be stopped."""
+    def _moving(self) -> tuple[list[Process], set[int]]:
+        """Return who is not known to be stopped, and whom our control group holds."""
+        grouped: set[int] = set()
+        is_frozen = False
         if self._group is not None:
             with contextlib.suppress(OSError):
+                held = (self._group / "cgroup.procs").read_text().split()
+                grouped = {int(pid) for pid in held}
                 events = (self._group / "cgroup.events").read_text().split()
-                if events[events.index("frozen") + 1] == "1":
-                    return []
-        return [p for p in self.members() if not process_tree.is_stopped(p.pid)]
+                is_frozen = events[events.index("frozen") + 1] == "1"
+        moving = [
+            p
+            for p in self.members()
+            if not (is_frozen and p.pid in grouped)
+            and not process_tree.is_stopped(p.pid)
+        ]
+        return moving, grouped
 
     def thaw(self) -> None:
         """Let go of what `freeze` stopped."""
@@ -732,9 +752,10 @@ class RunningAttempt:
         """End the attempt at once, from any thread; `close` does the rest."""
         self._reclaimed = True
         if self._lifeline is not None:
+            lifeline, self._lifeline = self._lifeline, None
             with contextlib.suppress(OSError):
-                os.close(self._lifeline)
-            self._lifeline = None
+                os.write(lifeline, b"x")  # we live: our files are ours to remove
+            os.close(lifeline)
         if self._process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_BOUND_S)

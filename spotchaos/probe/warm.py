@@ -12,7 +12,6 @@ from spotchaos.probe import session, start
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.hooks.seeding import seed_numpy, seed_random, settle_torch
 from spotchaos.probe.imports import Finder
-from spotchaos.probe.session import SESSION
 
 
 def prepare() -> None:

@@ -144,6 +144,7 @@ class _Process:
             counted={k: int(v) for k, v in dict(bye.get("counted") or {}).items()},
             exception=_exception(bye.get("exception")),
             said_bye=self.bye is not None,
+            modules=tuple((str(n), str(f)) for n, f in bye.get("modules") or ()),
             dumps=tuple(self.dumps),
             notes=tuple(self.notes),
             pid=int(self.hello.get("pid") or 0),

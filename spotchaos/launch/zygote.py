@@ -1,0 +1,347 @@
+"""Zygotes, as the harness sees them: started once for a program, asked for attempts.
+
+A zygote serves what one interpreter would have started: a script, `-m`, or a console
+script. Whatever it cannot serve, or does not serve faithfully, takes the cold path.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotchaos.errors import HarnessError
+from spotchaos.launch.environment import environment_of
+from spotchaos.launch.program import Program
+from spotchaos.launch.workspace import View
+from spotchaos.trace.format import ORDERS_VARIABLE
+
+CHILD = Path(__file__).parent / "zygote_child.py"
+INSIDE = Path(__file__).parent / "inside.py"
+PACKAGE = Path(__file__).parent.parent
+# Importing what a framework imports takes a few seconds, on a loaded machine many.
+READY_BOUND_S = 180.0
+ANSWER_BOUND_S = 30.0
+
+# Options of the interpreter that a zygote can be started with as well.
+_FLAGS = re.compile(r"^-(u|O|OO|B|q|s|v|W.+|X.+)$")
+_TORCHRUN = re.compile(r"^--(nproc[-_]per[-_]node|standalone|nnodes)(?:=(\w+))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a command starts Python: by which interpreter, with which flags, what."""
+
+    interpreter: str
+    flags: tuple[str, ...]
+    argv: tuple[str, ...]  # the program's sys.argv
+    script: str | None = None
+    module: str | None = None
+    ranks: int | None = None  # of a torchrun that only starts ranks
+
+    @property
+    def command(self) -> list[str]:
+        """Return the command line of one process of the program."""
+        what = ["-m", self.module] if self.module else [self.script or ""]
+        return [self.interpreter, *self.flags, *what, *self.argv[1:]]
+
+    def as_request(self) -> dict[str, Any]:
+        return {
+            "script": self.script,
+            "module": self.module,
+            "argv": list(self.argv),
+            "command": self.command,
+            "flags": list(self.flags),
+        }
+
+
+def start_of(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path
+) -> Start | None:
+    """Return how a zygote would start a command; None if it takes the cold path."""
+    path = _which(command[0], environment, folder)
+    if path is None:
+        return None
+    if re.match(r"^python[\d.]*$", path.name):
+        interpreter = _interpreter(path, environment, folder)
+        return None if interpreter is None else _of_arguments(interpreter, command[1:])
+    shebang = _shebang(path)
+    if shebang is None:
+        return None
+    if path.name == "torchrun":
+        return _of_torchrun(shebang, command[1:])
+    return Start(shebang, (), (str(path), *command[1:]), script=str(path))
+
+
+def _of_arguments(interpreter: str, arguments: Sequence[str]) -> Start | None:
+    flags: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "-m" and rest:
+            if rest[0] in ("torch.distributed.run", "torch.distributed.launch"):
+                return _of_torchrun(interpreter, rest[1:])
+            return Start(interpreter, tuple(flags), tuple(rest), module=rest[0])
+        if not _FLAGS.match(word):
+            return None
+        flags.append(word)
+    if not rest:
+        return None
+    return Start(interpreter, tuple(flags), tuple(rest), script=rest[0])
+
+
+def _of_torchrun(interpreter: str, arguments: Sequence[str]) -> Start | None:
+    """Serve a torchrun that does nothing but start N ranks on this machine."""
+    rest = list(arguments)
+    ranks = 1
+    while rest and rest[0].startswith("-"):
+        found = _TORCHRUN.match(rest.pop(0))
+        if found is None:
+            return None
+        name, value = found[1].replace("_", "-"), found[2]
+        if name == "standalone":
+            continue
+        if value is None:
+            if not rest:
+                return None
+            value = rest.pop(0)
+        if not value.isdecimal() or (name == "nnodes" and value != "1"):
+            return None
+        if name == "nproc-per-node":
+            ranks = int(value)
+    if not rest or not rest[0].endswith(".py"):
+        return None
+    return Start(interpreter, ("-u",), tuple(rest), script=rest[0], ranks=ranks)
+
+
+def _which(name: str, environment: Mapping[str, str], folder: Path) -> Path | None:
+    if "/" in name:
+        path = folder / name
+        return path if path.is_file() else None
+    found = shutil.which(name, path=environment.get("PATH", os.defpath))
+    return None if found is None else Path(found)
+
+
+def _shebang(path: Path) -> str | None:
+    """Return the Python interpreter that a script names; None if it names another."""
+    with path.open("rb") as file:
+        line = file.readline(500)
+    found = re.match(rb"#!\s*(/\S*python[\d.]*)\s*$", line)
+    return None if found is None else found[1].decode()
+
+
+def _interpreter(
+    path: Path, environment: Mapping[str, str], folder: Path
+) -> str | None:
+    """Return the interpreter behind a name: version managers put scripts in front."""
+    with path.open("rb") as file:
+        if file.read(2) != b"#!":
+            return str(path)
+    return _ask_interpreter(path, tuple(sorted(environment.items())), folder)
+
+
+@functools.cache
+def _ask_interpreter(
+    path: Path, environment: tuple[tuple[str, str], ...], folder: Path
+) -> str | None:
+    code = "import sys; print(sys.executable)"
+    try:
+        said = subprocess.run(
+            [str(path), "-c", code],
+            env=dict(environment),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said.stdout.strip() or None
+
+
+def preloadable(modules: Sequence[tuple[str, str]], folder: Path) -> list[str]:
+    """Return what a zygote may import: not the program itself, nor anything of its folder.
+
+    Args:
+        modules: name and file of each module of the first run, in order of import.
+        folder: the program's working folder, whose files may change between runs.
+    """
+    own = str(folder.resolve()) + os.sep
+    return [
+        name
+        for name, file in modules
+        if not name.startswith(("_spotchaos_", "spotchaos.probe", "__"))
+        and name not in ("spotchaos", "sitecustomize", "usercustomize")
+        and (not file.startswith(own) or "site-packages" in file)
+    ]
+
+
+def environment_for(program: Program, view: View) -> dict[str, str]:
+    """Return the attempts' environment, without the orders that each has of its own."""
+    offline = "network" in view.workspace.mechanisms.namespaces
+    environment = environment_of(
+        program,
+        orders=Path(os.devnull),
+        temporary=view.temporary,
+        generation=1,
+        host_name=view.host_name,
+        offline=offline and not program.allow_network,
+        extra={},
+    )
+    del environment[ORDERS_VARIABLE]
+    return environment
+
+
+class Zygote:
+    """A running zygote.
+
+    Args:
+        start: interpreter and flags.
+        environment: the attempts', without what differs between them.
+        modules: what to import, in order.
+        complaints: file for what it prints.
+
+    Raises:
+        HarnessError: it did not come up, or nothing may be forked from it.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        complaints: Path,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._start = start
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+        self._connection = ours
+        with complaints.open("wb") as file:
+            self._process = subprocess.Popen(
+                [start.interpreter, *start.flags, str(CHILD), str(theirs.fileno())],
+                env=dict(environment),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd="/",
+            )
+        theirs.close()
+        begin = {
+            "inside": str(INSIDE),
+            "package": str(PACKAGE),
+            "modules": list(modules),
+        }
+        try:
+            ours.send(json.dumps(begin).encode())
+            said = self._answer(READY_BOUND_S)
+        except BaseException:
+            self.close()
+            raise
+        self.failed: tuple[str, ...] = tuple(said.get("failed", ()))
+        if not said.get("ready"):
+            self.close()
+            raise HarnessError(f"no warm path: {said.get('reason')}")
+
+    def serves(self, start: Start) -> bool:
+        """Tell whether a program of this start can be forked from here."""
+        own = self._start
+        return (start.interpreter, start.flags) == (own.interpreter, own.flags)
+
+    def fork(
+        self, start: Start, *, spec: int, control: int, lifeline: int, complaints: int
+    ) -> Forked:
+        """Have the zygote fork the first process of an attempt.
+
+        Args:
+            start: what the program is.
+            spec: descriptor of a file with the attempt's spec, at its beginning.
+            control: descriptor on which the attempt reports.
+            lifeline: descriptor whose end of file ends the attempt.
+            complaints: descriptor for what its first processes print.
+
+        Raises:
+            HarnessError: the zygote is gone.
+        """
+        packed = struct.pack("4i", spec, control, lifeline, complaints)
+        request = json.dumps({"started": start.as_request()}).encode()
+        with self._lock:
+            try:
+                self._connection.sendmsg(
+                    [request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
+                )
+                return Forked(int(self._answer(ANSWER_BOUND_S)["pid"]))
+            except OSError as error:
+                raise HarnessError(f"the zygote is gone: {error}") from None
+
+    def _answer(self, bound_s: float) -> dict[str, Any]:
+        self._connection.settimeout(bound_s)
+        try:
+            content = self._connection.recv(1 << 20)
+        except TimeoutError:
+            raise HarnessError(
+                f"the zygote did not answer within {bound_s:g} s",
+                hint="is the machine overloaded?",
+            ) from None
+        if not content:
+            raise HarnessError("the zygote ended")
+        answer: dict[str, Any] = json.loads(content)
+        return answer
+
+    def close(self) -> None:
+        """End it; attempts that it forked go on. Safe to call twice."""
+        self._connection.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5)
+
+
+@dataclass(slots=True)
+class Forked:
+    """The first process of an attempt that a zygote forked; waited for like a child."""
+
+    pid: int
+    _descriptor: int | None = field(default=None)
+
+    def wait(self, timeout: float) -> None:
+        """Return when it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not within `timeout` seconds.
+        """
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            poller = select.poll()
+            poller.register(descriptor, select.POLLIN)
+            if not poller.poll(timeout * 1000):
+                raise subprocess.TimeoutExpired("zygote", timeout)
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class Warm:
+    """A zygote, and what it is to fork."""
+
+    zygote: Zygote
+    start: Start
