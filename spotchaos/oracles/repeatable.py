@@ -269,8 +269,8 @@ def _observer_effect(
 def _observed(
     ours: StateMark | None, theirs: StateMark | None, not_compared: Sequence[str]
 ) -> str | None:
-    unequal = [c for c in _unequal(ours, theirs) if c in _OBSERVED]
-    return next((c for c in unequal if c not in not_compared), None)
+    unequal = set(_unequal(ours, theirs)).difference(not_compared)
+    return next((c for c in _OBSERVED if c in unequal), None)
 
 
 def _not_compared(partings: Sequence[_Parting], component: str) -> Note:
