@@ -37,6 +37,7 @@ class Training:
         self._forwards: list[Forward] = []
         self._losses: list[Loss] = []
         self._fallback: Sample | None = None
+        self._batch_is_open = False
         self._in_closure = False  # an optimizer step is calling its closure
         self._gradients: str | None = None
 
@@ -230,15 +231,22 @@ class Training:
     def fetched(self) -> None:
         """Note that a loader handed out a batch, which may be what counts as a step."""
         if SESSION.orders["step_by"] == "batch":
-            if self._fallback is not None:
-                self.complete_step()
+            self.complete_batch()
+            self._batch_is_open = True
             self._fallback = self._taken(in_background=False)
 
-    @shield
-    def end_epoch(self) -> None:
-        """Note that a loader that trains is exhausted; may halt."""
-        if SESSION.orders["step_by"] == "batch" and self._fallback is not None:
+    def complete_batch(self) -> None:
+        """Complete the step of the newest batch, if batches are what counts."""
+        if self._batch_is_open:
+            self._batch_is_open = False
             self.complete_step()
+
+    @shield
+    def exhausted(self, *, trains: bool) -> None:
+        """Note that a loader is exhausted, one that trains if `trains`; may halt."""
+        self.complete_batch()
+        if not trains and SESSION.orders["step_by"] != "batch":
+            return
         self.epoch += 1
         SAVES.end()
         SESSION.site("epoch-end")

@@ -78,7 +78,7 @@ def hook_loader(torch: Any) -> None:
         try:
             data = original_next(self)
         except StopIteration:
-            _exhausted(iteration)
+            TRAINING.exhausted(trains=iteration.trains)
             raise
         finally:
             COURSE.is_busy = was_busy
@@ -101,11 +101,6 @@ def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
             SESSION.trouble("samples of a batch", error)
     TRAINING.fetched()
     SESSION.site("fetch")
-
-
-def _exhausted(iteration: _Iteration) -> None:
-    if iteration.trains:
-        TRAINING.end_epoch()
 
 
 def _ids(index: Any) -> list[str] | None:

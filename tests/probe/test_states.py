@@ -1,0 +1,318 @@
+"""The state of a step: when it is sampled, and how it is spelled (rules.md 1)."""
+
+import pytest
+
+HEAD = """
+import copy, torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 2))
+x = torch.randn(96, 8)
+"""
+LOOP = """
+for step in range({start}, {stop}):
+    loss = net(x[8 * step : 8 * step + 8]).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+"""
+ADAM = "opt = torch.optim.AdamW(net.parameters(), 1e-2)\n"
+
+
+def steps(start=0, stop=6):
+    return LOOP.format(start=start, stop=stop)
+
+
+def states_by_step(ran):
+    return {s["step"]: s["c"] for s in ran.states()}
+
+
+def test_warm_up_whose_gradients_are_dropped_is_not_the_first_forward(quick):
+    warm = """
+rng = torch.get_rng_state()
+for _ in range(2):
+    net(x[:8]).sum().backward()
+    {drop}
+torch.set_rng_state(rng)
+"""
+    plain = quick(HEAD + ADAM + steps())
+    # Buffers differ, since batch norm counted the warm-up; nothing else does.
+    for drop in ("opt.zero_grad()", "net.zero_grad()", "drop()"):
+        by_hand = "def drop():\n    for p in net.parameters(): p.grad = None\n"
+        ran = quick(HEAD + ADAM + by_hand + warm.format(drop=drop) + steps())
+        assert ran.column("weights") == plain.column("weights")
+        assert ran.column("rng.torch") == plain.column("rng.torch")
+        assert ran.consumed("batch") == plain.consumed("batch")
+        assert ran.consumed("loss") == plain.consumed("loss")
+        assert len(ran.steps) == 6
+
+
+def test_a_checkpoint_loaded_after_a_trial_forward_is_seen(quick):
+    # A forward without backward, as tools that count parameters make, comes first.
+    saved = "torch.save([net.state_dict(), opt.state_dict()], 'a.pt')\n"
+    load = """
+net(x[:8]).sum()
+a, b = torch.load("a.pt")
+net.load_state_dict(a); opt.load_state_dict(b)
+"""
+    first = quick(HEAD + ADAM + steps(0, 3) + saved + steps(3, 6))
+    again = quick(HEAD + ADAM + load + steps(3, 6))
+    for component in ("weights", "buffers", "optimizer", "rates"):
+        assert again.column(component)[:3] == first.column(component)[3:6], component
+
+
+def test_forwards_without_gradients_are_evaluation(quick):
+    ran = quick(
+        HEAD
+        + ADAM
+        + """
+net.eval()
+for _ in range(3): net(x[:8])
+net.train()
+for epoch in range(2):
+    for step in range(3):
+        net(x[:8]).sum().backward()
+        opt.step(); opt.zero_grad()
+    with torch.no_grad():
+        for _ in range(4): net(x[:8])
+"""
+    )
+    assert ran.bye["counts"]["forward"] == 6
+    assert [s["step"] for s in ran.of("site", site="evaluation")] == [3, 6]
+
+
+def test_micro_batches_make_one_step(quick):
+    ran = quick(
+        HEAD
+        + ADAM
+        + """
+for step in range(4):
+    for micro in range(3):
+        net(x[8 * micro : 8 * micro + 8]).mean().backward()
+    opt.step(); opt.zero_grad()
+"""
+    )
+    assert [s["micro"] for s in ran.steps] == [3] * 4
+    assert [len(s["samples"]) for s in ran.steps] == [24] * 4
+    assert [s["step"] for s in ran.states()] == [0, 1, 2, 3]
+
+
+def test_a_step_skipped_by_the_program_leaves_the_state_before_the_next(quick):
+    script = """
+for step in range(6):
+    loss = net(x[8 * step : 8 * step + 8]).square().mean()
+    opt.zero_grad()
+    loss.backward()
+    if step != 3:
+        opt.step()
+"""
+    ran = quick(HEAD + ADAM + script)
+    assert [s["step"] for s in ran.steps] == [1, 2, 3, 4, 5]
+    assert sorted(states_by_step(ran)) == [0, 1, 2, 3, 4]
+    # Batch 3 was received and not trained on: its forward's gradients were dropped.
+    rows = {tuple(s["samples"]) for s in ran.steps}
+    assert len(rows) == 5
+    # Its forward moved the streams and the buffers, which the next state shows.
+    assert len(set(ran.column("rng.torch"))) == 5
+
+
+def test_names_are_the_models_whatever_wraps_it(quick):
+    plain = quick(HEAD + ADAM + steps())
+    compiled = quick(
+        HEAD + "net = torch.compile(net, backend='eager')\n" + ADAM + steps(),
+    )
+    held_by_loss = quick(
+        HEAD
+        + """
+class Loss(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+    def forward(self, x):
+        return self.model(x)
+net = Loss(net)
+"""
+        + ADAM
+        + steps()
+    )
+    second_holder = quick(
+        HEAD + "other = nn.ModuleList([net, nn.ReLU()])\n" + ADAM + steps()
+    )
+    for ran in (compiled, held_by_loss):
+        assert ran.column("weights") == plain.column("weights")
+        assert ran.column("optimizer") == plain.column("optimizer")
+        assert ran.column("buffers") == plain.column("buffers")
+    assert len(second_holder.states()) == len(plain.states())
+
+
+def test_the_order_of_parameters_does_not_matter(quick):
+    reverse = "opt = torch.optim.AdamW(list(net.parameters())[::-1], 1e-2)\n"
+    plain, reversed_ = quick(HEAD + ADAM + steps()), quick(HEAD + reverse + steps())
+    assert reversed_.column("weights") == plain.column("weights")
+    assert reversed_.column("optimizer") == plain.column("optimizer")
+    assert reversed_.consumed("gradients") == plain.consumed("gradients")
+
+
+def test_equal_states_are_spelled_alike(quick):
+    rebuild = """
+state = opt.state_dict()
+for entry in state["state"].values():
+    entry["step"] = int(entry["step"])
+    entry["max_exp_avg_sq"] = None
+fresh = dict(reversed(list(state["state"].items())))
+opt.load_state_dict({"param_groups": state["param_groups"], "state": fresh})
+for entry in opt.state.values():
+    entry["step"] = torch.tensor(float(entry["step"]))
+"""
+    plain = quick(HEAD + ADAM + steps(0, 3) + steps(3, 6))
+    rebuilt = quick(HEAD + ADAM + steps(0, 3) + rebuild + steps(3, 6))
+    assert rebuilt.column("optimizer") == plain.column("optimizer")
+
+
+def test_another_precision_is_another_fingerprint_and_is_named(quick):
+    halve = """
+for entry in opt.state.values():
+    entry["exp_avg"] = entry["exp_avg"].to(torch.bfloat16).float()
+"""
+    cast = """
+for entry in opt.state.values():
+    entry["exp_avg"] = entry["exp_avg"].to(torch.bfloat16)
+net(x[:8]).sum().backward()
+import os; os._exit
+"""
+    plain = quick(HEAD + ADAM + steps(0, 3) + steps(3, 4))
+    lossy = quick(HEAD + ADAM + steps(0, 3) + halve + steps(3, 4))
+    typed = quick(HEAD + ADAM + steps(0, 3) + cast)
+    assert lossy.column("optimizer")[3] != plain.column("optimizer")[3]
+    assert typed.states()[-1]["dtypes"]["optimizer"] == "bfloat16,float32"
+
+
+def test_a_scheduler_is_what_decides_its_next_rates(quick):
+    schedule = "sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 0.9**n)\n"
+    loop = LOOP.rstrip() + "\n    sched.step()\n"
+    first = quick(HEAD + ADAM + schedule + loop.format(start=0, stop=6))
+    # Rebuilt at the right place: another `_step_count`, the same rates.
+    late = """
+opt.param_groups[0]["initial_lr"] = 1e-2
+sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda n: 0.9**n, last_epoch=2)
+"""
+    again = quick(HEAD + ADAM + late + loop.format(start=3, stop=6))
+    for component in ("rates", "scheduler"):
+        assert again.column(component)[:3] == first.column(component)[3:6]
+        assert len(set(first.column(component)[:6])) == 6
+
+
+@pytest.mark.parametrize(
+    "kind", ["ReduceLROnPlateau", "SequentialLR", "ChainedScheduler"]
+)
+def test_schedulers_with_constructors_of_their_own_are_seen(quick, kind):
+    make = {
+        "ReduceLROnPlateau": "S.ReduceLROnPlateau(opt, patience=1)",
+        "SequentialLR": "S.SequentialLR(opt, [S.ConstantLR(opt), S.ExponentialLR(opt, 0.9)], [2])",
+        "ChainedScheduler": "S.ChainedScheduler([S.ConstantLR(opt), S.ExponentialLR(opt, 0.9)])",
+    }[kind]
+    metric = "1.0" if kind == "ReduceLROnPlateau" else ""
+    script = f"import torch.optim.lr_scheduler as S\nsched = {make}\n"
+    loop = LOOP.format(start=0, stop=5).rstrip() + f"\n    sched.step({metric})\n"
+    ran = quick(HEAD + ADAM + script + loop)
+    assert len(set(ran.column("scheduler"))) >= 5
+
+
+AVERAGED = {
+    "AveragedModel": (
+        "avg = torch.optim.swa_utils.AveragedModel(net)\n",
+        "avg.update_parameters(net)",
+    ),
+    "frozen twin": (
+        "avg = copy.deepcopy(net).requires_grad_(False)\n",
+        "[a.lerp_(p.detach(), 0.1) for a, p in zip(avg.parameters(), net.parameters())]",
+    ),
+    "shadow dict": (
+        """
+class EMA:
+    def __init__(self):
+        self.shadow = {n: p.detach().clone() for n, p in net.named_parameters()}
+    def update(self):
+        for n, p in net.named_parameters():
+            self.shadow[n].lerp_(p.detach(), 0.1)
+avg = EMA()
+""",
+        "avg.update()",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", AVERAGED)
+def test_averages_are_followed(quick, kind):
+    make, update = AVERAGED[kind]
+    loop = LOOP.format(start=0, stop=4).rstrip() + f"\n    {update}\n"
+    ran = quick(HEAD + ADAM + make + loop)
+    assert None not in ran.column("averages")
+    assert len(set(ran.column("averages"))) >= 4
+
+
+def test_a_copy_that_is_alive_by_accident_is_no_average(quick):
+    ran = quick(
+        HEAD + ADAM + "best = copy.deepcopy(net)\nalso = nn.Linear(8, 16)\n" + steps()
+    )
+    assert set(ran.column("averages")) == {None}
+
+
+def test_a_discarded_model_does_not_change_the_names(quick):
+    plain = quick(HEAD + ADAM + steps())
+    leftover = "old = [nn.Sequential(net)]\nold = None\n"
+    assert quick(HEAD + leftover + ADAM + steps()).column("weights") == plain.column(
+        "weights"
+    )
+
+
+def test_saved_and_finished_states_are_those_of_their_moment(quick):
+    ran = quick(HEAD + ADAM + steps(0, 3) + "torch.save(1, 'a.pt')\n" + steps(3, 6))
+    (saved,) = ran.states("save")
+    assert (saved["step"], saved["n"]) == (3, 1)
+    assert saved["c"] == states_by_step(ran)[3]
+    (finish,) = ran.states("finish")
+    assert finish["step"] == 6
+    assert finish["c"]["weights"] not in ran.column("weights")
+
+
+def test_fewer_fingerprints_are_made_on_order(quick):
+    script = HEAD + ADAM + steps(0, 5) + "torch.save(1, 'a.pt')\n" + steps(5, 12)
+    full = quick(script)
+    some = quick(script, fingerprint="saves", every=4)
+    few = quick(script, fingerprint="light")
+    assert [s["step"] for s in some.states()] == [0, 4, 8]
+    assert [s["step"] for s in few.states()] == [0]
+    assert few.states("save")[0]["c"] == full.states("save")[0]["c"]
+    assert few.states("finish")[0]["c"] == full.states("finish")[0]["c"]
+    assert states_by_step(some)[8] == states_by_step(full)[8]
+    assert some.consumed("loss") == full.consumed("loss")
+    assert some.consumed("batch") == full.consumed("batch")
+    assert set(some.consumed("gradients")) == {None}
+    assert [s["c"] for s in few.steps] == [{}] * 12
+
+
+def test_a_background_hash_equals_one_made_at_once(quick):
+    # Large enough for a thread: 8 MB of weights.
+    script = """
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(1024, 1024), torch.nn.Linear(1024, 1024))
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(3):
+        net(torch.ones(2, 1024)).sum().backward()
+        opt.step(); opt.zero_grad()
+        {save}
+    """
+    alone = quick(script.format(save=""))
+    saving = quick(script.format(save="torch.save(1, 'a.pt')"))
+    assert (
+        alone.column("weights")[1:]
+        == [s["c"]["weights"] for s in saving.states("save")][:2]
+    )
+
+
+def test_without_xxhash_the_states_agree_as_well(quick):
+    first = quick(HEAD + ADAM + steps(0, 3) + steps(3, 6))
+    again = quick(HEAD + ADAM + steps(0, 6))
+    assert again.column("weights") == first.column("weights")

@@ -1,0 +1,139 @@
+"""Counting steps: every case of facts.md section 2."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parents[2] / "scenarios" / "programs" / "steps"
+
+ONE_A_STEP = {"optimizer": 10, "backward": 10, "batch": 0}
+COUNTED = {
+    "plain": (10, ONE_A_STEP),
+    "foreach": (10, ONE_A_STEP),
+    "fused": (10, ONE_A_STEP),
+    "own_hooks": (10, ONE_A_STEP),
+    "compiled_model": (10, ONE_A_STEP),
+    "compiled_step": (10, ONE_A_STEP),
+    "subclass_step": (10, ONE_A_STEP),
+    "subclass_super_step": (10, ONE_A_STEP),
+    "dcp_state_dict": (10, ONE_A_STEP),
+    "scaler_skips_inf": (2, {"optimizer": 2, "backward": 10, "batch": 0}),
+    "two_optimizers": (10, {"optimizer": 15, "backward": 10, "batch": 0}),
+    "optimizer_per_parameter": (10, {"optimizer": 40, "backward": 10, "batch": 0}),
+    "lbfgs_closure": (10, {"optimizer": 10, "backward": 40, "batch": 0}),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, id=n) for n in COUNTED])
+def test_real_steps_are_counted(quick, name):
+    ran = quick(PROGRAMS / f"{name}.py")
+    steps, counted = COUNTED[name]
+    assert f"real steps: {steps}\n" in ran.out
+    assert len(ran.steps) == ran.bye["steps"] == ran.bye["counts"]["step-end"] == steps
+    assert ran.bye["counted"] == counted
+    # Each step changed the weights, and the state of each was sampled.
+    states = ran.states()
+    assert [s["step"] for s in states][:steps] == list(range(steps))
+    assert len(set(ran.column("weights"))) == len(states)
+    assert all("gradients" in s["c"] for s in ran.steps)
+    assert ran.troubles == []
+
+
+@pytest.mark.parametrize("name", ["by_hand", "duck_typed", "functional_adamw"])
+def test_without_an_optimizer_backwards_are_counted(quick, name):
+    seen = quick(PROGRAMS / f"{name}.py")
+    assert len(seen.steps) == 0
+    assert seen.bye["counted"] == {"optimizer": 0, "backward": 10, "batch": 0}
+    ran = quick(PROGRAMS / f"{name}.py", step_by="backward")
+    assert len(ran.steps) == 10
+    assert len(set(ran.column("weights"))) == 10
+    assert all("batch" in s["c"] for s in ran.steps)
+
+
+def test_without_any_backward_batches_are_counted(quick):
+    script = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    torch.manual_seed(0)
+    weights = torch.zeros(4)
+    loader = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=4)
+    for epoch in range(2):
+        for (x,) in loader:
+            weights += x.mean(0)
+    """
+    seen = quick(script)
+    assert seen.bye["counted"] == {"optimizer": 0, "backward": 0, "batch": 12}
+    ran = quick(script, step_by="batch")
+    assert len(ran.steps) == 12
+
+
+def test_programs_without_modules_have_their_tensors_found(quick):
+    ran = quick(
+        """
+        import torch
+        torch.manual_seed(0)
+        w = torch.randn(4, 2, requires_grad=True)
+        b = torch.zeros(2, requires_grad=True)
+        for step in range(5):
+            loss = (torch.randn(8, 4) @ w + b).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for p in (w, b):
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        """,
+        step_by="backward",
+    )
+    assert len(ran.steps) == 5
+    assert ran.states()[0]["names"]["weights"] == 2
+    assert len(set(ran.column("weights"))) == 5
+
+
+def test_spawned_loader_workers_are_not_ranks(place):
+    ran = place.run(PROGRAMS / "loader_workers.py")
+    assert len(ran.steps) == 10
+    # The model is a local variable, gone when the interpreter exits.
+    assert ran.states("finish")[0]["c"]["weights"] != ran.column("weights")[-1]
+    roles = sorted(p[0]["role"] for p in ran.processes)
+    assert roles[0] == "helper"
+    assert roles[-1] == "main"
+    assert roles.count("main") == 1
+
+
+@pytest.mark.parametrize("command", [["-I"], ["-S"], ["-E"]], ids=str)
+def test_isolated_interpreters_are_not_observed(place, command):
+    ran = place.run("print('hello')", command=[sys.executable, *command])
+    assert ran.out == "hello\n"
+    assert ran.processes == []
+
+
+def test_ranks_of_torchrun_say_which_they_are(place):
+    script = place.write(
+        """
+        import os, torch
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel as DDP
+        dist.init_process_group("gloo")
+        torch.manual_seed(dist.get_rank())
+        net = DDP(torch.nn.Linear(4, 2))
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for step in range(3):
+            net(torch.randn(8, 4)).sum().backward()
+            opt.step()
+            opt.zero_grad()
+        del net
+        dist.destroy_process_group()
+        """
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    ran = place.run(script, command=[*launcher, "--standalone"])
+    trained = [p for p in ran.processes if any(m["k"] == "step" for m in p)]
+    assert sorted(p[0]["rank"] for p in trained) == [0, 1]
+    assert {p[0]["world_size"] for p in trained} == {2}
+    assert all(sum(m["k"] == "step" for m in p) == 3 for p in trained)
+    others = [p for p in ran.processes if p not in trained]
+    assert [p[0]["role"] for p in others] == ["helper"]
+    # Names are those of the model within its wrapper: equal to those without one.
+    first = [next(m for m in p if m["k"] == "state") for p in trained]
+    assert len({m["c"]["weights"] for m in first}) == 1
