@@ -15,6 +15,8 @@ from spotchaos.events import Outcome
 from spotchaos.model import Attempt, Baseline, Finding, Judgement, Note, Resume, Trial
 from spotchaos.report.redact import mask_secrets
 from spotchaos.report.timeline import loss_series, timeline
+from spotchaos.settings import Settings
+from spotchaos.token import make_token
 
 SCHEMA = 1
 
@@ -42,7 +44,7 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         "baseline": None
         if outcome.baseline is None
         else _baseline(outcome.baseline, kept=_kept_notes(notes)),
-        "trials": [trial_entry(trial, said) for trial, said in outcome.trials],
+        "trials": [trial_entry(t, said, settings) for t, said in outcome.trials],
         "classes": list(outcome.extra.get("classes", ())),
         "series": {"loss": loss_series(outcome)},
         "ledger": _ledger(outcome),
@@ -83,7 +85,7 @@ def _baseline(baseline: Baseline, *, kept: list[dict[str, Any]]) -> dict[str, An
     }
 
 
-def trial_entry(trial: Trial, said: Judgement) -> dict[str, Any]:
+def trial_entry(trial: Trial, said: Judgement, settings: Settings) -> dict[str, Any]:
     """Return what a report says of one trial."""
     resumes = {resume.attempt: resume for resume in said.resumes}
     return {
@@ -99,7 +101,7 @@ def trial_entry(trial: Trial, said: Judgement) -> dict[str, Any]:
         "notes": _kept_notes(said.notes),
         "dropped": list(trial.dropped),
         "ledger": dict(said.ledger),
-        "replay": trial.replay,
+        "replay": trial.replay or make_token(trial.plan, settings),
     }
 
 

@@ -18,6 +18,7 @@ from spotchaos.events import (
 from spotchaos.model import Note
 from spotchaos.report.document import attempt_entry, make_document, trial_entry
 from spotchaos.report.redact import mask_secrets
+from spotchaos.settings import Settings
 
 
 class JsonLines:
@@ -33,10 +34,13 @@ class JsonLines:
         self._path = path
         self._redact = redact or mask_secrets
         self._notes: tuple[Note, ...] = ()
+        self._settings: Settings | None = None
         self._path.write_text("", encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, BaselineDone):
+        if isinstance(event, Started):
+            self._settings = event.settings
+        elif isinstance(event, BaselineDone):
             self._notes = event.notes
         line = json.dumps(self._redact(self._entry(event)), default=str)
         with self._path.open("a", encoding="utf-8") as file:
@@ -67,7 +71,9 @@ class JsonLines:
                     "notes": [{"name": n.name, "message": n.message} for n in notes],
                 }
             case TrialDone(trial=trial, judgement=judgement):
-                return {"event": "trial", "trial": trial_entry(trial, judgement)}
+                assert self._settings is not None  # `Started` is the first event
+                entry = trial_entry(trial, judgement, self._settings)
+                return {"event": "trial", "trial": entry}
             case Outcome():
                 document = make_document(event, notes=self._notes)
                 return {"event": "outcome", "report": document}

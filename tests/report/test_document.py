@@ -60,6 +60,14 @@ def test_an_attempt_tells_where_it_joined_and_what_was_restored(document):
     assert attempt["divergence"]["max_ulp"] == 3
 
 
+def test_a_trial_without_a_token_gets_the_one_of_its_plan(outcomes):
+    trial, said = outcomes.held_pair(1)
+    outcome = outcomes.make_outcome(
+        Verdict.HELD, [(dataclasses.replace(trial, replay=""), said)]
+    )
+    assert make_document(outcome)["trials"][0]["replay"] == trial.replay
+
+
 def test_the_timeline_is_in_order_and_in_steps_of_the_baseline(document):
     moments = document("violated")["trials"][0]["timeline"]
     times = [m["t_s"] for m in moments]
