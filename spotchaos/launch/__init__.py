@@ -1,0 +1,1 @@
+"""Launching and isolating attempts: processes, namespaces, mounts, file ops."""

@@ -55,8 +55,7 @@ else:
 
 SPEC: dict[str, Any] = {
     "control": None,  # descriptor of a SEQPACKET socket on which we report
-    "lifeline": None,  # descriptor of a pipe whose end of file means: die
-    "harness": None,  # pid of the harness
+    "lifeline": None,  # descriptor of a pipe; anything on it, or its end, means: die
     "unshare": [],  # of user, mount, pid, network, ipc, uts
     "root": None,  # folder that becomes the root; None: the root stays
     "mounts": [],  # steps, see `_mount_step`
@@ -188,17 +187,23 @@ def start(
 
 
 def _watch(spec: Spec, init: int, wake: int) -> int:
-    """Wait for the end of the init, or bring it about when the harness is gone."""
+    """Wait for the end of the init, or bring it about when the harness is gone.
+
+    A harness that ends the attempt itself says so on the lifeline before it hangs up; one
+    that was killed cannot, and what it kept on disk is removed for it.
+    """
     poller = select.poll()
     poller.register(spec["lifeline"], select.POLLIN)
     poller.register(wake, select.POLLIN)
     usage: Any = None
+    last_word: bytes | None = None  # of the harness; empty if it died
     while usage is None:
         for descriptor, _ in poller.poll():
             if descriptor == wake:
                 os.read(wake, 4096)
-            elif not os.read(spec["lifeline"], 1):
+            else:
                 poller.unregister(spec["lifeline"])
+                last_word = os.read(spec["lifeline"], 1)
                 _kill(init)
         pid = -1
         while pid != 0 and usage is None:
@@ -210,7 +215,9 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
     cpu_s = usage.ru_utime + usage.ru_stime
     _remove_group(spec["cgroup"])
     _tell(spec, {"gone": True, "cpu_s": cpu_s, "left": left})
-    if spec["harness"] is not None and os.getppid() != spec["harness"]:
+    if last_word is None and select.select([spec["lifeline"]], [], [], 0)[0]:
+        last_word = os.read(spec["lifeline"], 1)
+    if last_word == b"":
         for folder in spec["clean"]:
             namespaces.remove_tree(folder)
     return 0
