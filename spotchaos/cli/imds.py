@@ -87,9 +87,9 @@ def command(
         told = replace(told, faults=(*told.faults, needs_token))
     service = NoticeService(told, time_scale=time_scale, on_entry=say)
     with interruptible() as interrupted, on_loopback(service, port=port) as base_url:
-        say(base_url)
         if after_s is not None:
             service.announce(after_s=after_s)
+        say(base_url)
         interrupted.wait()
 
 

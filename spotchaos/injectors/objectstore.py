@@ -84,6 +84,18 @@ def program_environment(
     return kept
 
 
+def s3_environment(base_url: str) -> dict[str, str]:
+    """Return what points boto3, s3fs and the aws command to `base_url`, with dummy keys."""
+    return {
+        "AWS_ACCESS_KEY_ID": "spotchaos",
+        "AWS_SECRET_ACCESS_KEY": "spotchaos",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": base_url,
+        "AWS_ENDPOINT_URL_S3": base_url,
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
     """One object as the store has it."""
@@ -208,14 +220,7 @@ class S3Store(_ServedStore):
 
     def environment(self) -> dict[str, str]:
         """Return what points boto3, s3fs and the aws command here, with dummy keys."""
-        return {
-            "AWS_ACCESS_KEY_ID": "spotchaos",
-            "AWS_SECRET_ACCESS_KEY": "spotchaos",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.base_url,
-            "AWS_ENDPOINT_URL_S3": self.base_url,
-        }
+        return s3_environment(self.base_url)
 
     def objects(self) -> list[StoredObject]:
         """Return every object there is, by bucket and key, past the fault layer."""
