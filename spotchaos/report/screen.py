@@ -256,12 +256,12 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     said: list[str] = []
     baseline = document.get("baseline") or {}
     said += [note["message"] for note in baseline.get("notes", ())]
-    if baseline.get("not_compared"):
+    told = {n["name"] for n in baseline.get("notes", ())}
+    if baseline.get("not_compared") and "component-not-compared" not in told:
         said.append(
             "not compared, since two uninterrupted runs differ there: "
             + ", ".join(baseline["not_compared"])
         )
-    told = {n["name"] for n in baseline.get("notes", ())}
     said += [
         _note_text(document, entry)
         for entry in document["notes"]
