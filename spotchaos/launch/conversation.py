@@ -2,7 +2,8 @@
 
 One JSON object a line. From the probe: `{"hello": MARK}` with the keys of the mark of that
 name, and `{"halt": POINT, "pid", "rank", "step", "id"}`. To it: `{"go": true, "id"}` with
-the id of the halt, and `"kill"` if there is a next kill point.
+the id of the halt, and `"kill"` if there is a next kill point. The supervisor of file ops
+speaks the same, without hello, step and id.
 """
 
 from __future__ import annotations
@@ -87,10 +88,10 @@ class Conversation:
                 if "halt" in message:
                     halt = Halt(
                         point=str(message["halt"]),
-                        pid=int(message.get("pid", 0)),
-                        rank=int(message.get("rank", 0)),
-                        step=int(message.get("step", 0)),
-                        number=int(message.get("id", 0)),
+                        pid=int(message.get("pid") or 0),
+                        rank=int(message.get("rank") or 0),
+                        step=int(message.get("step") or 0),
+                        number=int(message.get("id") or 0),
                     )
                     peer.halts.append(halt)
                     yield halt
