@@ -19,7 +19,7 @@ from spotchaos.options import (
     options_of,
     read_option,
 )
-from spotchaos.settings import Settings
+from spotchaos.settings import NOT_YET, Settings
 
 # The reference trainer, in the interpreter that runs us.
 REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
@@ -58,15 +58,17 @@ def with_options(command: str) -> Callable[[Any], Any]:
 def _click_option(option: Option) -> Callable[[Any], Any]:
     flag = f"--{option.name}"
     target = option.name.replace("-", "_")
+    later = " [not in this release]" if option.name in NOT_YET else ""
+    text = option.help + later
     if option.metavar is None:
-        return click.option(flag, target, is_flag=True, default=None, help=option.help)
+        return click.option(flag, target, is_flag=True, default=None, help=text)
     return click.option(
         flag,
         target,
         metavar=option.metavar,
         multiple=option.many,
         default=None,
-        help=option.help,
+        help=text,
     )
 
 

@@ -97,6 +97,16 @@ def test_what_is_not_here_yet_is_refused_by_name(spotchaos, campaign, entry):
     assert campaign.settings is None
 
 
+def test_help_marks_what_is_not_here_yet(spotchaos):
+    from spotchaos.options import options_of
+
+    text = " ".join(spotchaos("run", "--help").stdout.split())
+    missing = [o for o in options_of("run") if o.name in NOT_YET]
+    assert text.count("[not in this release]") == len(missing)
+    for option in options_of("run"):
+        assert f"--{option.name}" in text
+
+
 def test_a_command_that_is_not_installed_says_so(spotchaos, monkeypatch):
     from spotchaos.cli import main
 
