@@ -48,7 +48,10 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
     assert found is not None
     steps = view.line.steps
     given = _order(found)
-    same = [step for step, mark in steps.items() if _order(mark) == given]
+    content = found.components.get("batch")
+    same = [s for s, mark in steps.items() if mark.components.get("batch") == content]
+    if content is None or not same:
+        same = [step for step, mark in steps.items() if _order(mark) == given]
     # The first batch of all is what a lost position or seed gives; else the nearest.
     instead = (
         1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from spotchaos.model import Finding, StepMark
@@ -86,7 +87,7 @@ def ledger(case: Case) -> dict[str, Any]:
     baseline, or a single one (null) where none is known.
     """
     expected = _tally(_course_of_line(case))
-    found = _tally(case.course)
+    found = _tally(_as_in_line(case, case.course))
     if not found:
         return {"repeated": 0, "skipped": 0, "epochs": [], "complete": False}
     complete = case.is_finished
@@ -95,6 +96,7 @@ def ledger(case: Case) -> dict[str, Any]:
     for epoch in sorted({*expected, *found}, key=lambda e: (e is not None, e)):
         ended = complete or (epoch is not None and last is not None and epoch < last)
         repeated, skipped = _difference(expected, found, epoch, ended=ended)
+        skipped = max(0, skipped - _unknown(expected, found, epoch))
         epochs.append({"epoch": epoch, "repeated": repeated, "skipped": skipped})
     return {
         "repeated": sum(e["repeated"] or 0 for e in epochs),
@@ -121,7 +123,8 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
         kept = {s: entry for s, entry in before.items() if s <= view.joined}
         # What lies beyond the horizon is a wrong count of steps, not of samples.
         course[rank] = {s: e for s, e in {**kept, **own}.items() if s <= case.horizon}
-    expected, found = _tally(_course_of_line(case)), _tally(course)
+    expected = _tally(_course_of_line(case))
+    found = _tally(_as_in_line(case, course))
     touched = {
         epoch for c in course.values() for s, (epoch, _) in c.items() if s > link.joined
     }
@@ -148,17 +151,46 @@ def _difference(
         # to there may be trained on once, as in any other epoch.
         for other in (*expected.values(), Counter(dict.fromkeys(have, 1))):
             allowed = allowed | other
-    # Samples that no epoch ever had are others, or the same ones otherwise augmented:
-    # each stands for one that is missing, and neither is counted.
+    # What no epoch ever had is another sample, or the same one otherwise augmented: it
+    # is not counted as repeated.
     known = set().union(*expected.values())
-    unknown = sum(count for sample, count in have.items() if sample not in known)
     repeated = sum(n for sample, n in (have - allowed).items() if sample in known)
-    missing = sum((want - have).values()) if ended else 0
-    return repeated, max(0, missing - unknown)
+    return repeated, sum((want - have).values()) if ended else 0
+
+
+def _unknown(expected: Tally, found: Tally, epoch: int | None) -> int:
+    """Count rows that no epoch of the baseline had: each may be one that is missing."""
+    known = set().union(*expected.values())
+    have = found.get(epoch, Counter())
+    return sum(n for s, n in have.items() if s not in known and s[0] != "index")
 
 
 def _course_of_line(case: Case) -> Course:
     return {rank: _numbered(line.steps) for rank, line in case.line.ranks.items()}
+
+
+def _as_in_line(case: Case, course: Course) -> Course:
+    """Number the samples of batches that the baseline had as the baseline does.
+
+    Numbers depend on what the loader was given: a subset of what is left of an epoch
+    counts from 0 again.
+    """
+    renumbered: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
+    for rank, steps in course.items():
+        line = case.line.ranks.get(rank)
+        known = line.steps if line is not None else {}
+        by_batch = {mark.components.get("batch"): mark for mark in known.values()}
+        by_batch.pop(None, None)
+        renumbered[rank] = {}
+        for step, (epoch, mark) in steps.items():
+            batch = mark.components.get("batch")
+            there = known.get(step)
+            if there is None or there.components.get("batch") != batch:
+                there = by_batch.get(batch)
+            if there is not None:
+                mark = replace(mark, samples=there.samples, ids=there.ids)
+            renumbered[rank][step] = (epoch, mark)
+    return renumbered
 
 
 def _numbered(steps: Mapping[int, StepMark]) -> dict[int, tuple[int | None, StepMark]]:

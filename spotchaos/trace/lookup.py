@@ -223,7 +223,11 @@ class Join:
 
 
 def join(
-    looked: Mapping[int, Looked], *, saves: Iterable[int] = (), fits: int | None = None
+    looked: Mapping[int, Looked],
+    *,
+    saves: Iterable[int] = (),
+    fits: int | None = None,
+    reached: int | None = None,
 ) -> Join:
     """Decide at which step of a line an attempt joined.
 
@@ -235,6 +239,8 @@ def join(
         looked: the look-ups of each rank.
         saves: steps at which the trial saved, in any order.
         fits: the step from which the attempt, which finished, reaches the horizon.
+        reached: the furthest step that any attempt before it has completed; nothing
+            later can have been saved.
     """
     saved = frozenset(saves)
     found = {rank: scores(columns) for rank, columns in looked.items()}
@@ -242,9 +248,10 @@ def join(
     if not known:
         return Join(None, dict.fromkeys(looked))
 
-    def order(step: int, ranks: Collection[int]) -> tuple[int, int, bool, bool, int]:
+    def order(step: int, ranks: Collection[int]) -> tuple[int | bool, ...]:
         state, other = _total(known, step, ranks)
-        return (state, other, step in saved, step == fits, step)
+        possible = reached is None or step <= reached
+        return (state, possible, other, step in saved, step == fits, step)
 
     # What every rank likes best, judged by its state alone, is where all of them joined.
     best = [

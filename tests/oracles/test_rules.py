@@ -218,6 +218,27 @@ def test_steps_done_again_are_lost_work_and_not_repeated_samples():
     assert names(judgement) == []
 
 
+def test_a_loader_of_what_is_left_that_numbers_anew_repeats_nothing():
+    def numbered_anew(rank):
+        steps = [
+            replace(
+                mark,
+                samples=tuple(str(i) for i in range(len(mark.samples))),
+                components={**mark.components, "samples": digest("anew", mark.step)},
+            )
+            for mark in rank.steps
+        ]
+        return replace(rank, steps=tuple(steps))
+
+    judgement = judge(with_last(PLAIN.trial([13]), ranks=numbered_anew), BASELINE)
+    assert names(judgement) == []
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 0)
+    flaw = lost("rng.torch")
+    program = Program(order="epoch")
+    trial = with_last(program.trial([13], flaw=flaw), ranks=numbered_anew)
+    assert names(judge(trial, program.baseline())) == ["rng-not-restored"]
+
+
 def test_the_ledger_counts_for_each_epoch():
     judgement = judge(PLAIN.trial([13], flaw=lost("position")), BASELINE)
     assert judgement.ledger["epochs"] == [

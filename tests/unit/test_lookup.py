@@ -110,6 +110,13 @@ def test_on_a_plateau_the_batch_decides_before_the_newest_save():
     assert where(columns, {"weights": "b", "batch": "2"}, saves=[3]) == 1
 
 
+def test_nobody_joins_on_a_plateau_where_no_attempt_had_come_yet():
+    columns = {"weights": ["a", "b", "b", "b"], "batch": ["1", "2", "3", "4"]}
+    found = {"weights": "b", "batch": "4"}
+    assert where(columns, found, saves=[2]) == 3
+    assert where(columns, found, saves=[2], reached=2) == 2
+
+
 def test_a_state_of_another_run_joins_nowhere():
     columns = {"weights": WEIGHTS, "optimizer": WEIGHTS}
     assert where(columns, {"weights": "x", "optimizer": "y"}) is None
