@@ -277,7 +277,7 @@ class StorageLayer:
     def _note(
         self, environ: WSGIEnvironment, operation: Operation, status: int, fault: str
     ) -> None:
-        length = environ.get("CONTENT_LENGTH") or "0"
+        length = environ.get("CONTENT_LENGTH") or ""
         with self._lock:
             self._count += 1
             if operation.kind in {Kind.WRITE, Kind.COMMIT}:
@@ -291,7 +291,7 @@ class StorageLayer:
                 key=operation.key,
                 method=environ["REQUEST_METHOD"],
                 status=status,
-                request_bytes=int(length),
+                request_bytes=int(length) if length.isdecimal() else 0,
                 fault=fault and f"{self._dialect.store}-{fault}",
             )
             self._entries.append(entry)

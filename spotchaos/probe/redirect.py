@@ -47,7 +47,8 @@ class _Patch:
                 self.targets[stand_in, port] = leads_to
         self.allow = {_split(text, default=0) for text in allow if text != "*"}
         self.allows_all = "*" in set(allow)
-        self.own: dict[str, bool] | None = None
+        # Names and addresses of this machine: torchrun connects to them.
+        self.own: dict[str, bool] = {}
         self.original: list[tuple[Any, str, Any]] = []
 
     def _stand_in(self, target: Address) -> str:
@@ -63,7 +64,11 @@ class _Patch:
         Raises:
             OSError: it would leave the machine.
         """
+        if not isinstance(address, tuple) or len(address) < 2:
+            return address  # the original says what is wrong with it
         host, port = address[0], address[1]
+        if not isinstance(host, str):
+            host = bytes(host).decode("ascii", "replace")
         if host.startswith("127.") and (host, port) not in self.targets:
             return address
         target = self.targets.get((_plain(host), port))
@@ -83,24 +88,13 @@ class _Patch:
             return True
         if (host, 0) in self.allow or (host, port) in self.allow:
             return True
-        return host in self.own_addresses()
-
-    def own_addresses(self) -> dict[str, bool]:
-        """Return this machine's own name and addresses: torchrun connects to them."""
-        if self.own is None:
-            name = socket.gethostname().lower()
-            self.own = {name: True}
-            try:
-                for row in _original_getaddrinfo(name, None):
-                    self.own[str(row[4][0])] = True
-            except OSError:
-                pass  # it has no address, so nobody can connect to it
-        return self.own
+        if host not in self.own:
+            self.own[host] = _is_own(host)
+        return self.own[host]
 
 
 _INHERITED = object()
 _installed: _Patch | None = None
-_original_getaddrinfo = socket.getaddrinfo
 
 
 def install(mapping: Mapping[str, str], allow: Iterable[str] = ()) -> None:
@@ -267,6 +261,21 @@ def _is_loopback(host: str) -> bool:
     if host in ("localhost", "::1", "::", "0.0.0.0", "") or host.endswith(".localhost"):
         return True
     return host.startswith("127.") and _is_numeric(host)
+
+
+def _is_own(host: str) -> bool:
+    """Tell whether `host` is this machine's name or address, without asking anybody."""
+    if host == socket.gethostname().lower():
+        return True
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not _is_numeric(host):
+        return False
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as any_socket:
+            any_socket.bind((host, 0))  # possible for one's own addresses only
+    except OSError:
+        return False
+    return True
 
 
 def _is_numeric(host: str) -> bool:

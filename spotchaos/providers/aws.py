@@ -31,6 +31,7 @@ from spotchaos.providers.notice import Notice, Phase
 ACTIONS = ("terminate", "stop", "hibernate")
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
 TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"
+SERVER = {"Server": "EC2ws"}
 _PAGE = """\
 <?xml version="1.0" encoding="iso-8859-1"?>
 <!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Transitional//EN"
@@ -104,7 +105,9 @@ class AwsMetadata:
 
     def refusal(self, status: int) -> Response:
         page = _PAGE.format(title=_TITLES.get(status, str(status)))
-        return Response(status=status, body=page.encode(), content_type="text/html")
+        return Response(
+            status=status, body=page.encode(), content_type="text/html", headers=SERVER
+        )
 
     def documents(self, now: datetime) -> Mapping[str, Request]:
         items = (
@@ -133,17 +136,17 @@ class AwsMetadata:
         if ttl_s is None:
             return replace(self.refusal(400), note="token without a TTL of 1 to 21600")
         token = self.tokens.issue(now, ttl_s)
-        return Response(body=token.encode(), headers={TTL_HEADER: str(ttl_s)})
+        return Response(body=token.encode(), headers={**SERVER, TTL_HEADER: str(ttl_s)})
 
     def _look_up(self, path: str, now: datetime) -> Response:
         tree = self._tree(now)
         if path in tree:
-            return Response(body=tree[path].encode())
+            return Response(body=tree[path].encode(), headers=SERVER)
         names = _listing(tree, path)
         if names:
             # botocore takes the role's name as it comes: it has no line of its own.
             end = "" if path.endswith("/security-credentials/") else "\n"
-            return Response(body=("\n".join(names) + end).encode())
+            return Response(body=("\n".join(names) + end).encode(), headers=SERVER)
         note = "" if path in self._known() else "unknown path"
         return replace(self.refusal(404), note=note)
 

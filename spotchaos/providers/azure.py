@@ -100,7 +100,7 @@ class AzureMetadata:
         A valid id is accepted however often it is sent; an unknown one is malformed.
         """
         try:
-            wanted = [e["EventId"] for e in json.loads(body)["StartRequests"]]
+            wanted = [str(e["EventId"]) for e in json.loads(body)["StartRequests"]]
         except (ValueError, KeyError, TypeError):
             return _bad("Bad request. The body is not a list of StartRequests")
         shown = {
@@ -116,7 +116,7 @@ class AzureMetadata:
             else notice
             for number, notice in enumerate(self.notices, start=1)
         )
-        note = f"acknowledged {', '.join(map(str, wanted))}"
+        note = f"acknowledged {', '.join(wanted)}"
         return Response(after=replace(self, notices=notices), note=note)
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Self:

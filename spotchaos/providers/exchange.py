@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol, Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from spotchaos.providers.notice import Notice
 
@@ -57,7 +57,7 @@ class Request:
         parts = urlsplit(url)
         return cls(
             method=method.upper(),
-            path=parts.path or "/",
+            path=unquote(parts.path) or "/",
             received_at=at,
             query=dict(parse_qsl(parts.query, keep_blank_values=True)),
             headers={name.lower(): value for name, value in headers.items()},
@@ -172,7 +172,9 @@ def read_ttl_s(text: str | None) -> int | None:
         EC2 User Guide, "Use IMDSv2"; Alibaba ECS, "View instance metadata": both give
         1 to 21600.
     """
-    if text is None or not text.strip().isdecimal():
+    number = "" if text is None else text.strip()
+    # More digits than these are too long in any case, and int() has a limit of its own.
+    if not number.isdecimal() or len(number) > 9:
         return None
-    ttl_s = int(text)
+    ttl_s = int(number)
     return ttl_s if 1 <= ttl_s <= 21_600 else None

@@ -136,7 +136,9 @@ class GcpMetadata:
         until = None
         timeout = request.query.get("timeout_sec", "")
         if timeout.isdecimal():
-            until = request.received_at + timedelta(seconds=int(timeout))
+            # A wait of more than a day has no end that anybody would see.
+            longest_s = int(timeout[:5]) if len(timeout) <= 5 else 86_400
+            until = request.received_at + timedelta(seconds=longest_s)
             if now >= until:
                 return replace(answer, note="timeout_sec passed, value unchanged")
         return replace(answer, delivery=Delivery.HOLD, hold_until=until)

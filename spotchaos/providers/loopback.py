@@ -41,6 +41,11 @@ class QuietHandler(WSGIRequestHandler):
         """Let the application reach its handler, so that it can drop the connection."""
         return super().make_environ() | {_HANDLER: self}
 
+    def send_response(self, code: int, message: str | None = None) -> None:
+        """Leave the Server header to the application: the clouds have names of their own."""
+        self.send_response_only(code, message)
+        self.send_header("Date", self.date_time_string())
+
     def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 - werkzeug's
         """Leave out what werkzeug would print for each request."""
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 from spotchaos.errors import UsageError
 
 # A grace window longer than a day is a slip of the unit, not a provider.
-LONGEST_GRACE_S = 86_400.0
+LONGEST_S = 86_400.0
 # Where no scale is given, a window takes at most this share of what the program has left,
 # so that the deadline falls before its end (a longer one would test nothing).
 SHARE_OF_RUN = 0.5
@@ -153,26 +153,39 @@ def check_grace(grace_s: float) -> float:
     Raises:
         UsageError: it is negative, not a number, or longer than a day.
     """
-    if not math.isfinite(grace_s) or grace_s < 0:
+    return check_seconds(grace_s, "grace window")
+
+
+def check_seconds(seconds: float, what: str) -> float:
+    """Return `seconds`, a number from 0 to a day.
+
+    Args:
+        seconds: as given.
+        what: its name in the message.
+
+    Raises:
+        UsageError: it is negative, not a number, or longer than a day.
+    """
+    if not math.isfinite(seconds) or seconds < 0:
         raise UsageError(
-            f"impossible grace window of {grace_s} s",
+            f"impossible {what} of {seconds} s",
             hint="give a number of seconds, 0 or more",
         )
-    if grace_s > LONGEST_GRACE_S:
+    if seconds > LONGEST_S:
         raise UsageError(
-            f"impossible grace window of {grace_s:g} s, more than a day",
-            hint="grace windows are given in seconds",
+            f"impossible {what} of {seconds:g} s, more than a day",
+            hint="it is given in seconds",
         )
-    return grace_s
+    return seconds
 
 
 def check_time_scale(scale: float) -> float:
     """Return `scale`, in cloud seconds per real second.
 
     Raises:
-        UsageError: it is not a positive number.
+        UsageError: it is not between a thousandth and a million.
     """
-    if not math.isfinite(scale) or scale <= 0:
+    if not 0.001 <= scale <= 1e6:
         raise UsageError(
             f"impossible time scale {scale}",
             hint="give cloud seconds per real second, such as 60",

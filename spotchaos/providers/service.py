@@ -20,6 +20,7 @@ from spotchaos.providers.exchange import Delivery, Provider, Request, Response
 from spotchaos.providers.notice import (
     Notice,
     Phase,
+    check_seconds,
     check_time_scale,
     latest,
     next_change,
@@ -133,8 +134,10 @@ class NoticeService:
             The notices of the story.
 
         Raises:
-            UsageError: a notice is in force already, and was not withdrawn.
+            UsageError: a notice is in force already, and was not withdrawn; or the delay
+                is impossible.
         """
+        check_seconds(after_s, "delay")
         with self._changed:
             now = self.clock.now()
             over = {Phase.WITHDRAWN, Phase.GONE}

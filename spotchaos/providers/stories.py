@@ -15,7 +15,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from spotchaos.errors import UsageError, closest
-from spotchaos.providers.notice import Follows, Notice, check_grace, check_time_scale
+from spotchaos.providers.notice import (
+    Follows,
+    Notice,
+    check_grace,
+    check_seconds,
+    check_time_scale,
+)
 from spotchaos.providers.profiles import profile
 from spotchaos.providers.service_faults import ENDLESS, ServiceFault
 
@@ -110,18 +116,23 @@ class Story:
         )
 
     def withdrawn_after(self, cloud_s: float) -> Story:
-        """Return the story in which each notice is taken back `cloud_s` after it came."""
+        """Return the story in which each notice is taken back `cloud_s` after it came.
+
+        Raises:
+            UsageError: that is impossible, or later than the reclaim.
+        """
+        check_seconds(cloud_s, "withdrawal")
+        for act in self.acts:
+            if act.reclaim_s is not None and cloud_s > act.reclaim_s:
+                raise UsageError(
+                    f"a withdrawal after {cloud_s:g} s comes too late: "
+                    f"{self.name!r} reclaims after {act.reclaim_s:g} s",
+                    hint="withdraw before the reclaim",
+                )
         acts = tuple(
-            replace(act, withdrawn_s=check_grace(cloud_s), reclaim_s=None)
-            for act in self.acts
+            replace(act, withdrawn_s=cloud_s, reclaim_s=None) for act in self.acts
         )
         return replace(self, acts=acts)
-
-    def without_grace(self) -> Story:
-        """Return the story in which the machine goes at once, as in a hibernation."""
-        return replace(
-            self, acts=tuple(replace(a, grace_s=0.0, reclaim_s=0.0) for a in self.acts)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,9 +123,14 @@ def free_port():
         ),
         pytest.param(
             ["--provider", "aws", "--withdraw-after", "-1"],
-            "impossible grace window of -1.0 s\n"
+            "impossible withdrawal of -1.0 s\n"
             "Hint: give a number of seconds, 0 or more",
             id="impossible-withdrawal",
+        ),
+        pytest.param(
+            ["--provider", "aws", "--after", "nan"],
+            "impossible delay of nan s\nHint: give a number of seconds, 0 or more",
+            id="impossible-delay",
         ),
         pytest.param(
             ["--provider", "aws", "--time-scale", "0"],

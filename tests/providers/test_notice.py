@@ -139,7 +139,7 @@ def test_an_impossible_grace_window_is_refused(grace_s):
     assert "seconds" in str(caught.value)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e-9, 1e9, float("nan"), float("inf")])
 def test_an_impossible_time_scale_is_refused(scale):
     with pytest.raises(UsageError, match="impossible time scale"):
         check_time_scale(scale)

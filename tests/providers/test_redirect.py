@@ -126,6 +126,42 @@ def test_another_port_of_a_redirected_address_is_refused(mapped):
         link.connect(("192.0.2.7", 81))
 
 
+def test_an_address_of_this_machine_is_not_refused(mapped, monkeypatch):
+    own = {"192.0.2.10"}
+    monkeypatch.setattr(redirect, "_is_own", lambda host: host in own)
+    found = []
+    for host in ("192.0.2.10", "192.0.2.11"):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
+            try:
+                # The suite's own guard stands behind the redirect and says no to both.
+                link.connect((host, 9))
+            except ConnectionRefusedError:
+                found.append("refused by the redirect")
+            except AssertionError:
+                found.append("let through")
+    assert found == ["let through", "refused by the redirect"]
+
+
+def test_one_knows_its_own_addresses_without_asking():
+    assert redirect._is_own("127.0.0.1")
+    assert redirect._is_own(socket.gethostname().lower())
+    assert not redirect._is_own("192.0.2.1")
+    assert not redirect._is_own("example.com")
+
+
+def test_a_malformed_address_is_left_to_the_socket(mapped):
+    with socket.socket() as link:
+        for address in (("127.0.0.1",), None):
+            with pytest.raises((TypeError, OSError)):
+                link.connect(address)
+
+
+def test_an_address_may_be_bytes(mapped):
+    with socket.socket() as link:
+        link.connect((b"192.0.2.7", 80))
+        assert link.getpeername() == ("127.0.0.1", mapped)
+
+
 def test_unix_sockets_are_left_alone(mapped, tmp_path):
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as link:

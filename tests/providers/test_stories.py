@@ -133,6 +133,12 @@ def test_a_withdrawal_can_be_set_for_any_story():
     assert (notice.withdrawn_at, notice.reclaim_at) == (at(10), None)
 
 
+def test_a_withdrawal_after_the_reclaim_is_refused():
+    with pytest.raises(UsageError, match="comes too late") as caught:
+        story("gcp").withdrawn_after(31)
+    assert "'gcp' reclaims after 30 s" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
