@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import importlib.util
 import json
 import os
@@ -30,7 +31,6 @@ import struct
 import sys
 import termios
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -49,8 +49,9 @@ def _load(path: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from spotchaos.launch import namespaces
+    from spotchaos.launch import children, namespaces
 else:
+    children = _load(os.path.join(os.path.dirname(__file__), "children.py"))
     namespaces = _load(os.path.join(os.path.dirname(__file__), "namespaces.py"))
 
 SPEC: dict[str, Any] = {
@@ -80,8 +81,6 @@ Body = Callable[[dict[str, str]], Any]
 Hook = Callable[[socket.socket, Any], Any]
 
 PTY_ROWS, PTY_COLUMNS = 24, 80
-# As torchrun: from the first failure, or a forwarded signal, to SIGKILL.
-RANK_GRACE_S = 30.0
 
 
 def main(
@@ -116,7 +115,7 @@ def main(
         # Opened here: inside, control groups are read-only.
         path = os.path.join(spec["cgroup"], "cgroup.procs")
         spec["cgroup_procs"] = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    wake = _wake_on_sigchld()
+    wake = children.wake_on_sigchld()
     init = os.fork()
     if init == 0:
         _run_init(spec, body, supervise, prepare)
@@ -168,14 +167,16 @@ def start(
         if supervisor == 0:
             _become_plain_child(spec)
             ours.close()
-            _exit_after(lambda: supervise(theirs, options))
+            children.exit_after(lambda: supervise(theirs, options))
         theirs.close()
     master, slave = _open_pty() if spec["pty"] else (None, None)
     sys.stdout.flush()
     leader = os.fork()
     if leader == 0:
         _become_plain_child(spec)
-        _exit_after(lambda: _run_leader(spec, body, prepare, ours, options, slave))
+        children.exit_after(
+            lambda: _run_leader(spec, body, prepare, ours, options, slave)
+        )
     if ours is not None:
         ours.close()
     if slave is not None:
@@ -204,7 +205,7 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
             else:
                 poller.unregister(spec["lifeline"])
                 last_word = os.read(spec["lifeline"], 1)
-                _kill(init)
+                children.kill(init)
         pid = -1
         while pid != 0 and usage is None:
             # Without a PID namespace orphans come to us; they end below.
@@ -230,12 +231,12 @@ def end_all() -> list[int]:
     """
     deadline = time.monotonic() + 5.0
     while _has_children():
-        left = descendants(os.getpid())
+        left = children.descendants(os.getpid())
         if time.monotonic() >= deadline:
             return left
         for pid in left:
-            _kill(pid)
-        while _reap_one() is not None:
+            children.kill(pid)
+        while children.reap_one() is not None:
             pass
         select.select([], [], [], 0.002)
     return []
@@ -247,26 +248,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def descendants(root: int) -> list[int]:
-    """Return the pids of all live descendants of `root`, zombies left out."""
-    children: dict[int, list[int]] = {}
-    zombies: set[int] = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            fields = _stat_of(int(name))
-            if fields is not None:
-                children.setdefault(int(fields[1]), []).append(int(name))
-                if fields[0] in ("Z", "X"):
-                    zombies.add(int(name))
-    found: list[int] = []
-    waiting = [root]
-    while waiting:
-        for child in children.get(waiting.pop(), []):
-            waiting.append(child)
-            found.append(child)
-    return sorted(pid for pid in found if pid not in zombies)
 
 
 # --- the init --------------------------------------------------------------------------
@@ -281,7 +262,7 @@ def _run_init(
     namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
     namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
     try:
-        wake = _wake_on_sigchld()
+        wake = children.wake_on_sigchld()
         refused = enter(spec)
         listeners = [_listen(host, port) for host, port in spec["listen"]]
         leader, supervisor, master = start(
@@ -332,22 +313,25 @@ def _serve(
                 return
             elif output is not None and not _pump(descriptor, output):
                 poller.unregister(descriptor)
-        for pid, status in iter(_reap_one, None):
+        for pid, status in iter(children.reap_one, None):
             if pid == leader:
                 report_at = time.monotonic() + spec["linger_s"]
-                code = _exit_code(status)
+                code = children.exit_code(status)
                 _tell(spec, {"ended": code, "t": time.monotonic()})
         if report_at is not None and not reported:
             living = _others(supervisor)
             if not living or time.monotonic() >= report_at:
                 reported = True
-                _tell(spec, {"survivors": [[pid, argv_of(pid)] for pid in living]})
+                _tell(
+                    spec,
+                    {"survivors": [[pid, children.argv_of(pid)] for pid in living]},
+                )
 
 
 def _others(supervisor: int | None) -> list[int]:
     """Return who lives; looked at twice, since a child may be born while we look."""
     for _ in range(2):
-        living = [pid for pid in descendants(os.getpid()) if pid != supervisor]
+        living = [pid for pid in children.descendants(os.getpid()) if pid != supervisor]
         if living:
             return living
     return []
@@ -404,7 +388,9 @@ def _run_leader(
     if spec["ranks"] is None:
         _become_program(spec, environment, body)
     else:
-        os._exit(_launch_ranks(spec, environment, body))
+        become = functools.partial(_become_program, spec, body=body)
+        count, port = spec["ranks"], spec["master_port"]
+        os._exit(children.launch_ranks(count, port, environment, become))
 
 
 def _redirect(spec: Spec, slave: int | None) -> None:
@@ -435,74 +421,6 @@ def _become_program(spec: Spec, environment: dict[str, str], body: Body | None) 
         message = f"{command[0]}: {error.strerror}\n"
         os.write(2, message.encode())
         os._exit(126 if error.errno == errno.EACCES else 127)
-
-
-def _launch_ranks(spec: Spec, environment: dict[str, str], body: Body | None) -> int:
-    """Start every rank in a session of its own, as torchrun does, and wait for them.
-
-    Returns:
-        0 if every rank ended with 0, else the status of the first that did not, with
-        128 added to the number of a signal.
-    """
-    wake = _wake_on_sigchld()
-    caught: list[int] = []
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"):
-        number = getattr(signal, name)
-        signal.signal(number, lambda number, frame: caught.append(number))
-    count = int(spec["ranks"])
-    ranks: dict[int, int] = {}
-    for rank in range(count):
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            for name in ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGCHLD"):
-                signal.signal(getattr(signal, name), signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.setsid()
-            environment.update(_rank_environment(rank, count, spec["master_port"]))
-            _exit_after(lambda: _become_program(spec, environment, body))
-        ranks[pid] = rank
-    first_bad = 0
-    deadline: float | None = None
-    while ranks:
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if select.select([wake], [], [], left_s)[0]:
-            os.read(wake, 4096)
-        for pid, status in iter(_reap_one, None):
-            if ranks.pop(pid, None) is None:
-                continue
-            code = _exit_code(status)
-            if code != 0 and first_bad == 0:
-                first_bad = code if code > 0 else 128 - code
-                caught.append(signal.SIGTERM)
-        while caught:
-            _signal_each(ranks, caught.pop(0))
-            deadline = deadline or time.monotonic() + RANK_GRACE_S
-        if deadline is not None and time.monotonic() >= deadline:
-            _signal_each(ranks, signal.SIGKILL)
-    return first_bad
-
-
-def _signal_each(pids: Any, number: int) -> None:
-    for pid in list(pids):
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue
-
-
-def _rank_environment(rank: int, count: int, port: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "GROUP_RANK": "0",
-        "ROLE_RANK": str(rank),
-        "WORLD_SIZE": str(count),
-        "LOCAL_WORLD_SIZE": str(count),
-        "ROLE_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
 
 
 def _open_pty() -> tuple[int, int]:
@@ -538,71 +456,6 @@ def _tell(spec: Spec, message: dict[str, Any], descriptors: Sequence[int] = ()) 
                 control.send(content)
         except OSError:
             return
-
-
-def _wake_on_sigchld() -> int:
-    """Return a descriptor that becomes readable when a signal arrives."""
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    return reader
-
-
-def _exit_after(action: Callable[[], Any]) -> NoReturn:
-    """Run the rest of a forked child; its errors go to its stderr, never up the stack."""
-    status = 0
-    try:
-        action()
-    except SystemExit as exit_:
-        status = exit_.code if isinstance(exit_.code, int) else int(bool(exit_.code))
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
-
-
-def _reap_one() -> tuple[int, int] | None:
-    try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return (pid, status) if pid else None
-
-
-def _exit_code(status: int) -> int:
-    """Return the exit status, negative for the signal that ended it."""
-    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-
-
-def argv_of(pid: int) -> list[str]:
-    """Return the command line of a process; empty if it is gone."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return [a.decode("utf-8", "replace") for a in file.read().split(b"\0")[:-1]]
-    except OSError:
-        return []
-
-
-def _stat_of(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; None if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return None
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
 
 
 def _remove_group(path: str | None) -> None:

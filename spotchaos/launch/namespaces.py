@@ -119,12 +119,10 @@ def mount_all(spec: dict[str, Any]) -> list[str]:
         target = root + step["at"] if step["at"] != "/" or not root else root
         try:
             _mount_step(step, target, root)
-        except OSError as error:
+        except OSError:
             otherwise = step.get("otherwise")
             if otherwise is None:
-                raise OSError(
-                    error.errno, f"{step['do']} at {step['at']}: {error.strerror}"
-                ) from error
+                raise
             if otherwise == "readonly":
                 refused.append(step["at"])
             if otherwise in ("bind", "readonly"):

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotchaos.launch.inside import argv_of, descendants
+from spotchaos.launch.children import argv_of, descendants
 
 PROC = Path("/proc")
 GROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
