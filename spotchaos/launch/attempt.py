@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import json
 import os
-import re
 import select
 import shutil
 import signal
@@ -23,35 +22,22 @@ from typing import Any
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
-from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.conversation import Conversation, Hello
-from spotchaos.launch.environment import environment_of
+from spotchaos.launch.freezing import Freezer, Stillness
+from spotchaos.launch.output import denied_paths, tail
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
+from spotchaos.launch.progress import Pages, collect_stacks
+from spotchaos.launch.spec import make_spec
+from spotchaos.launch.targets import targets_of
 from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
 from spotchaos.launch.zygote import Forked, Warm
-from spotchaos.trace.format import (
-    PROBE_SITES,
-    STEPS_SLOT,
-    Counters,
-    site_slot,
-)
 
 INSIDE = Path(__file__).with_name("inside.py")
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
 START_BOUND_S = 60.0
 END_BOUND_S = 20.0
-FREEZE_BOUND_S = 5.0
-# What is blocked without using the processor for this long, holds.
-BLOCKED_S = 0.2
 POLL_S = 0.01
-STACKS_BOUND_S = 3.0
-TAIL_LINES = 60
-TAIL_BYTES = 64 << 10
-STACKS_SIGNAL = signal.SIGRTMIN + 10
-MASTER_PORT = 29500
-# Pids of two attempts must not be the same by chance, nor grow without bound.
-FIRST_PID, PIDS_APART, PID_ROUNDS = 300, 1000, 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +108,7 @@ def launch(
     trace.mkdir()
     running = RunningAttempt(program, view, folder, clock or SystemClock())
     try:
-        spec = _spec(
+        spec = make_spec(
             program,
             view,
             folder,
@@ -141,86 +127,6 @@ def launch(
         running.close()
         raise
     return running
-
-
-def _spec(
-    program: Program,
-    view: View,
-    folder: Path,
-    *,
-    number: int,
-    orders: Mapping[str, Any],
-    command: Sequence[str] | None,
-    environment: Mapping[str, str],
-    addresses: Sequence[str],
-    listen: Sequence[tuple[str, int]],
-    supervisor: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Write the orders, and return everything that the attempt's init must know."""
-    mechanisms = view.workspace.mechanisms
-    names = mechanisms.namespaces
-    if program.allow_network and "network" in names:
-        names.remove("network")
-    has_network = "network" not in names
-    own_folder = view.folder if mechanisms.mount_namespace else view.place / "copy"
-    orders_file = folder / "orders.json"
-    orders_file.write_text(
-        json.dumps(
-            {
-                "threads": program.threads,
-                "allow_network": program.allow_network,
-                **orders,
-                "attempt": number,
-                "socket": str(folder / "s"),
-                "trace": str(folder / "trace"),
-                "folder": str(own_folder),
-            }
-        )
-    )
-    group = None
-    if mechanisms.control_group is not None:
-        group = mechanisms.control_group / f"spotchaos-{os.getpid()}-{id(view):x}"
-        group = group.with_name(f"{group.name}-{number}-{folder.parent.name}")
-        group.mkdir(exist_ok=True)
-    private = environment_of(
-        program,
-        orders=orders_file,
-        temporary=view.temporary,
-        generation=view.generation,
-        host_name=view.host_name,
-        offline=not has_network,
-        extra=environment,
-    )
-    return {
-        "unshare": names,
-        "root": None if view.root() is None else str(view.root()),
-        "mounts": view.mount_steps(folder, tmp_elsewhere=program.tmp_elsewhere)
-        if mechanisms.mount_namespace
-        else [],
-        "host_name": view.host_name,
-        "addresses": [*own_addresses(), *addresses],
-        "listen": [] if has_network else [list(place) for place in listen],
-        "last_pid": FIRST_PID + number % PID_ROUNDS * PIDS_APART,
-        "cgroup": None if group is None else str(group),
-        "clean": view.workspace.places,
-        "command": _command(command or program.command, view),
-        "environment": private,
-        "folder": str(own_folder),
-        "output": str(folder / "output"),
-        "pty": program.pty,
-        "ranks": program.ranks,
-        "master_port": free_port() if has_network else MASTER_PORT,
-        "supervisor": None if supervisor is None else dict(supervisor),
-    }
-
-
-def _command(command: Sequence[str], view: View) -> list[str]:
-    """Fill in `{out}`, and the new path of a working folder that has moved."""
-    old, new = str(view.workspace.folder), str(view.folder)
-    filled = [word.replace("{out}", str(view.out)) for word in command]
-    if old == new:
-        return filled
-    return [re.sub(re.escape(old) + r"(?![^/:=,])", new, word) for word in filled]
 
 
 class RunningAttempt:
@@ -256,10 +162,9 @@ class RunningAttempt:
         self._gone = False
         self._reclaimed = False
         self._refusal: str | None = None
-        self._frozen: set[int] = set()
-        self._is_frozen = False
         self._conversation = Conversation(folder / "s")
-        self._counters: dict[str, Counters] = {}
+        self._freezer = Freezer(self.members, clock)
+        self._pages = Pages(self.trace_folder)
         self._kept = False
 
     # --- beginning ---
@@ -271,6 +176,7 @@ class RunningAttempt:
         self._control = ours
         reader, self._lifeline = os.pipe()
         self._group = None if spec["cgroup"] is None else Path(spec["cgroup"])
+        self._freezer.group = self._group
         described = os.memfd_create("spotchaos-spec")
         try:
             content = {**spec, "control": theirs.fileno(), "lifeline": reader}
@@ -439,25 +345,7 @@ class RunningAttempt:
         with self._lock:
             self._pump(0.0)
             ranks = {hello.pid: rank for rank, hello in self._ranks().items()}
-        found: dict[int, tuple[int, Mapping[str, int]]] = {}
-        for path in self.trace_folder.glob("*.counters"):
-            rank = ranks.get(int(path.name.partition("-")[0]))
-            page = self._page(path)
-            if rank is None or page is None:
-                continue
-            steps = page.get(STEPS_SLOT)
-            if rank not in found or steps >= found[rank][0]:
-                sites = {site: page.get(site_slot(site)) for site in PROBE_SITES}
-                found[rank] = (steps, sites)
-        return found
-
-    def _page(self, path: Path) -> Counters | None:
-        if path.name not in self._counters:
-            try:
-                self._counters[path.name] = Counters(str(path))
-            except (OSError, ValueError):  # not yet as long as a page
-                return None
-        return self._counters[path.name]
+        return self._pages.by_rank(ranks)
 
     def _ranks(self) -> dict[int, Hello]:
         """Return who trains: the processes that belong to the largest world."""
@@ -479,30 +367,18 @@ class RunningAttempt:
         if "@" in kill_point:
             return True
         deadline_s = self._clock.monotonic() + bound_s
-        before: dict[int, tuple[int, float]] = {}
+        stillness = Stillness(self._clock)
         while True:
             with self._lock:
                 self._pump(0.0)
                 held = self._conversation.holding()
                 others = [h for r, h in self._ranks().items() if r not in held]
             now_s = self._clock.monotonic()
-            if all(self._is_blocked(h.host_pid, before, now_s) for h in others):
+            if stillness.all_hold([hello.host_pid for hello in others]):
                 return True
             if now_s >= deadline_s:
                 return False
             self._wait_readable(POLL_S)
-
-    def _is_blocked(
-        self, pid: int, before: dict[int, tuple[int, float]], now_s: float
-    ) -> bool:
-        process = process_tree.read_process(pid)
-        if process is None:
-            return True
-        ticks, since_s = before.setdefault(pid, (process.cpu_ticks, now_s))
-        if ticks != process.cpu_ticks or process.state == "R":
-            before[pid] = (process.cpu_ticks, now_s)
-            return False
-        return now_s - since_s >= BLOCKED_S
 
     def members(self) -> list[Process]:
         """Return every live process of the program, the supervisor of files left out."""
@@ -523,21 +399,14 @@ class RunningAttempt:
     @property
     def output_tail(self) -> str:
         """The last lines of what the program printed."""
-        try:
-            with (self.folder / "output").open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-                text = file.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
-        lines = text.replace("\r\n", "\n").split("\n")
-        return "\n".join(lines[-TAIL_LINES - 1 :]).rstrip("\n")
+        return tail(self.folder / "output")
 
     @property
     def refused_write(self) -> str | None:
         """A path that isolation did not let the program write to; None: none is known."""
-        for path in re.findall(r"Read-only file system: '([^']+)'", self.output_tail):
+        for path in denied_paths(self.output_tail):
             if self.view.is_refused(Path(path), also=self.readonly):
-                return str(path)
+                return path
         return None
 
     @property
@@ -553,27 +422,10 @@ class RunningAttempt:
 
     def stacks(self) -> str:
         """Ask every Python process of the program where it is; return what they say."""
-        asked = {}
-        for process in self.members():
-            if process_tree.catches(process.pid, STACKS_SIGNAL):
-                path = self.trace_folder / f"{process.inner_pid}.stacks"
-                asked[process.inner_pid] = path
-                process_tree.send([process.pid], STACKS_SIGNAL)
-        deadline_s = self._clock.monotonic() + STACKS_BOUND_S
-        sizes: dict[int, int] = {}
-        while asked and self._clock.monotonic() < deadline_s:
-            self._clock.sleep(POLL_S * 5)
-            now = {pid: _size(path) for pid, path in asked.items()}
-            if now == sizes and all(now.values()):
-                break
-            sizes = now
         ranks = {hello.pid: rank for rank, hello in self._ranks().items()}
-        parts = []
-        for pid, path in sorted(asked.items()):
-            with contextlib.suppress(OSError):
-                who = f"rank {ranks[pid]}, pid {pid}" if pid in ranks else f"pid {pid}"
-                parts.append(f"{who}:\n{path.read_text(errors='replace').rstrip()}")
-        return "\n\n".join(parts)
+        return collect_stacks(
+            self.members(), self.trace_folder, ranks=ranks, clock=self._clock
+        )
 
     # --- steering ---
 
@@ -583,66 +435,11 @@ class RunningAttempt:
         Raises:
             HarnessError: one of them does not stop.
         """
-        self._is_frozen = True
-        if self._group is not None:
-            (self._group / "cgroup.freeze").write_text("1")
-        deadline_s = self._clock.monotonic() + FREEZE_BOUND_S
-        before: dict[int, tuple[int, float]] = {}
-        quiet = 0
-        while not self._gone:
-            moving, grouped = self._moving()
-            # A signal is sent once; a process that forks meanwhile is met again.
-            fresh = [p.pid for p in moving if p.pid not in self._frozen | grouped]
-            process_tree.send(fresh, signal.SIGSTOP)
-            self._frozen.update(fresh)
-            now_s = self._clock.monotonic()
-            # A thread whose system call our supervisor is carrying out cannot stop
-            # before it is done; it runs no instruction either.
-            blocked = [self._is_blocked(p.pid, before, now_s) for p in moving]
-            # Twice: a child may be born while its parent, not yet stopped, is looked at.
-            quiet = quiet + 1 if all(blocked) else 0
-            if quiet == 2:
-                return
-            if now_s >= deadline_s:
-                names = ", ".join(str(p.inner_pid) for p in moving)
-                raise HarnessError(
-                    f"processes {names} of the program did not stop "
-                    f"within {FREEZE_BOUND_S:g} s",
-                    hint="try `--halt run`",
-                )
-            with self._lock:
-                self._pump(POLL_S / 2)
-            self._clock.sleep(POLL_S / 2)
-
-    def _moving(self) -> tuple[list[Process], set[int]]:
-        """Return who is not known to be stopped, and whom our control group holds."""
-        grouped: set[int] = set()
-        is_frozen = False
-        if self._group is not None:
-            with contextlib.suppress(OSError):
-                held = (self._group / "cgroup.procs").read_text().split()
-                grouped = {int(pid) for pid in held}
-                events = (self._group / "cgroup.events").read_text().split()
-                is_frozen = events[events.index("frozen") + 1] == "1"
-        moving = [
-            p
-            for p in self.members()
-            if not (is_frozen and p.pid in grouped)
-            and not process_tree.is_stopped(p.pid)
-        ]
-        return moving, grouped
+        self._freezer.freeze()
 
     def thaw(self) -> None:
         """Let go of what `freeze` stopped."""
-        if not self._is_frozen:
-            return
-        self._is_frozen = False
-        if self._group is not None:
-            with contextlib.suppress(OSError):
-                (self._group / "cgroup.freeze").write_text("0")
-        living = {p.pid for p in self.members()}
-        process_tree.send(self._frozen & living, signal.SIGCONT)
-        self._frozen.clear()
+        self._freezer.thaw()
 
     def signal(self, name: str, whom: str = "all") -> int:
         """Send a signal from outside.
@@ -660,7 +457,7 @@ class RunningAttempt:
         targets = self._targets(whom)
         number = signal.Signals[f"SIG{name}"]
         if number == signal.SIGSTOP:
-            self._frozen.difference_update(targets)
+            self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)
 
     def go_on(self, rank: int | None = None, *, kill: str | None = None) -> None:
@@ -706,45 +503,16 @@ class RunningAttempt:
             )
 
     def _targets(self, whom: str) -> list[int]:
-        members = self.members()
-        if whom == "all":
-            return [p.pid for p in members]
-        if whom == "leader":
-            found = [p.pid for p in members if p.inner_pid == self._leader]
-        elif whom == "group":
-            found = [p.pid for p in members if p.group == self._leader_group]
-        elif whom == "launcher":
-            found = self._launchers(members)
-        elif whom == "workers":
-            found = self._workers(members)
-        else:
-            rank = int(whom.removeprefix("rank:"))
-            hello = self._ranks().get(rank)
-            found = [p.pid for p in members if hello and p.pid == hello.host_pid]
-        if not found:
-            raise HarnessError(
-                f"the attempt has no process that {whom!r} names",
-                hint="`--to all` reaches every process",
-            )
-        return found
-
-    def _launchers(self, members: Sequence[Process]) -> list[int]:
-        """Return the processes that started ranks and train nothing themselves."""
-        mains = {hello.host_pid for hello in self._ranks().values()}
-        parents = {p.parent for p in members if p.pid in mains}
-        found = [p.pid for p in members if p.pid in parents and p.pid not in mains]
-        return found or [p.pid for p in members if p.inner_pid == self._leader]
-
-    def _workers(self, members: Sequence[Process]) -> list[int]:
-        """Return the children of ranks that are Python: loader workers and the like."""
-        known = {hello.host_pid for hello in self._ranks().values()}
-        found: list[int] = []
-        for process in sorted(members, key=lambda p: p.inner_pid):
-            argv = process_tree.command_line(process.pid)
-            tracks = any("resource_tracker" in word for word in argv)
-            if process.parent in known and process.pid not in known and not tracks:
-                found.append(process.pid)
-        return found
+        with self._lock:
+            self._pump(0.0)
+            ranks = {rank: hello.host_pid for rank, hello in self._ranks().items()}
+        return targets_of(
+            whom,
+            self.members(),
+            leader=self._leader,
+            leader_group=self._leader_group,
+            ranks=ranks,
+        )
 
     # --- ending ---
 
@@ -770,9 +538,7 @@ class RunningAttempt:
         self.end()
         with self._lock:
             self._conversation.close()
-            for page in self._counters.values():
-                page.close()
-            self._counters.clear()
+            self._pages.close()
             for listener in self.listeners:
                 listener.close()
             if self._control is not None:
@@ -800,10 +566,3 @@ class RunningAttempt:
 
 def _alive(pids: Sequence[int]) -> bool:
     return any(process_tree.read_process(pid) is not None for pid in pids)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

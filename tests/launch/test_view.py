@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.launch import copying, rename_safety, workspace as workspace_module
+from spotchaos.launch import (
+    copying,
+    rename_safety,
+    view as view_module,
+    workspace as workspace_module,
+)
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.workspace import Workspace
 from tests.launch.conftest import BOUND_S
@@ -200,7 +205,7 @@ def test_a_folder_too_large_to_copy_is_named(folder, tmp_path, monkeypatch):
 def test_a_folder_too_large_to_copy_is_one_clear_sentence(
     folder, workspace, monkeypatch
 ):
-    monkeypatch.setattr(workspace_module, "COPY_LIMIT_BYTES", 10)
+    monkeypatch.setattr(view_module, "COPY_LIMIT_BYTES", 10)
     monkeypatch.setattr(copying, "FICLONE", 0)
     (folder / "large").write_text("x" * 11)
     with pytest.raises(HarnessError, match="private copy of the working folder") as why:

@@ -1,0 +1,115 @@
+"""What the init of an attempt must know: from program, view and orders to one dictionary."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spotchaos.launch.addresses import free_port, own_addresses
+from spotchaos.launch.environment import environment_of
+from spotchaos.launch.program import Program
+from spotchaos.launch.view import View
+
+MASTER_PORT = 29500
+# Pids of two attempts must not be the same by chance, nor grow without bound.
+FIRST_PID, PIDS_APART, PID_ROUNDS = 300, 1000, 25
+
+
+def make_spec(
+    program: Program,
+    view: View,
+    folder: Path,
+    *,
+    number: int,
+    orders: Mapping[str, Any],
+    command: Sequence[str] | None,
+    environment: Mapping[str, str],
+    addresses: Sequence[str],
+    listen: Sequence[tuple[str, int]],
+    supervisor: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Write the orders, and return everything that the attempt's init must know.
+
+    Args:
+        program: what, where and with what.
+        view: what it sees of the machine.
+        folder: where the harness keeps what belongs to the attempt.
+        number: of the attempt within its trial, from 1.
+        orders: for the probe.
+        command: instead of the program's own.
+        environment: variables on top of the program's.
+        addresses: further addresses of the loopback device.
+        listen: where sockets of ours listen inside.
+        supervisor: of file operations.
+
+    Returns:
+        What `inside.main` takes, but for the descriptors.
+    """
+    mechanisms = view.workspace.mechanisms
+    names = mechanisms.namespaces
+    if program.allow_network and "network" in names:
+        names.remove("network")
+    has_network = "network" not in names
+    own_folder = view.folder if mechanisms.mount_namespace else view.place / "copy"
+    orders_file = folder / "orders.json"
+    orders_file.write_text(
+        json.dumps(
+            {
+                "threads": program.threads,
+                "allow_network": program.allow_network,
+                **orders,
+                "attempt": number,
+                "socket": str(folder / "s"),
+                "trace": str(folder / "trace"),
+                "folder": str(own_folder),
+            }
+        )
+    )
+    group = None
+    if mechanisms.control_group is not None:
+        group = mechanisms.control_group / f"spotchaos-{os.getpid()}-{id(view):x}"
+        group = group.with_name(f"{group.name}-{number}-{folder.parent.name}")
+        group.mkdir(exist_ok=True)
+    private = environment_of(
+        program,
+        orders=orders_file,
+        temporary=view.temporary,
+        generation=view.generation,
+        host_name=view.host_name,
+        offline=not has_network,
+        extra=environment,
+    )
+    return {
+        "unshare": names,
+        "root": None if view.root() is None else str(view.root()),
+        "mounts": view.mount_steps(folder, tmp_elsewhere=program.tmp_elsewhere)
+        if mechanisms.mount_namespace
+        else [],
+        "host_name": view.host_name,
+        "addresses": [*own_addresses(), *addresses],
+        "listen": [] if has_network else [list(place) for place in listen],
+        "last_pid": FIRST_PID + number % PID_ROUNDS * PIDS_APART,
+        "cgroup": None if group is None else str(group),
+        "clean": view.workspace.places,
+        "command": _command(command or program.command, view),
+        "environment": private,
+        "folder": str(own_folder),
+        "output": str(folder / "output"),
+        "pty": program.pty,
+        "ranks": program.ranks,
+        "master_port": free_port() if has_network else MASTER_PORT,
+        "supervisor": None if supervisor is None else dict(supervisor),
+    }
+
+
+def _command(command: Sequence[str], view: View) -> list[str]:
+    """Fill in `{out}`, and the new path of a working folder that has moved."""
+    old, new = str(view.workspace.folder), str(view.folder)
+    filled = [word.replace("{out}", str(view.out)) for word in command]
+    if old == new:
+        return filled
+    return [re.sub(re.escape(old) + r"(?![^/:=,])", new, word) for word in filled]

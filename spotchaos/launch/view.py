@@ -1,0 +1,379 @@
+"""One private copy-on-write view of the whole machine, shared by the attempts of a trial.
+
+Each layer (layers.py) has an upper folder in the workspace's scratch folder, mounted again
+for every attempt, so that what an attempt wrote is there for the next. Where there is no
+overlay the view is a copy of the working folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spotchaos.errors import HarnessError
+from spotchaos.launch import mounting
+from spotchaos.launch.copying import copy_metadata, copy_tree, is_whiteout, walk
+from spotchaos.launch.credentials import secret_paths
+from spotchaos.launch.layers import is_below, layer_of
+from spotchaos.launch.namespaces import remove_tree
+from spotchaos.launch.rename_safety import make_renamable
+
+if TYPE_CHECKING:
+    from spotchaos.launch.workspace import Workspace
+
+# Of a private copy of the working folder, where there is no overlay and no reflink.
+COPY_LIMIT_BYTES = 2 << 30
+
+
+class Changed(NamedTuple):
+    """A file that attempts in a view wrote."""
+
+    path: str  # relative to the working folder; "{out}/..." in the folder for output
+    size: int
+    mtime_ns: int
+
+
+class View:
+    """One private copy-on-write view, shared by the attempts of one trial.
+
+    Made by `Workspace.view` and `View.copy`. All paths that the program sees are those of
+    the machine; `host` says where on the machine such a path really lies.
+    """
+
+    def __init__(
+        self, workspace: Workspace, place: Path, name: str, *, like: View | None = None
+    ) -> None:
+        self.workspace = workspace
+        self.place = place
+        self.name = name
+        self.layers = workspace.layers
+        self.generation: int = like.generation if like else 1  # of the machine
+        # As the program sees it.
+        self.folder: Path = workspace.folder if like is None else like.folder
+        self.not_renamable: tuple[str, ...] = like.not_renamable if like else ()
+        self.hidden: list[str] = list(like.hidden) if like else []
+        self.first: dict[str, tuple[int, int]] = dict(like.first) if like else {}
+        if like is None:
+            self._prepare()
+
+    # --- what the program sees ---
+
+    @property
+    def is_overlay(self) -> bool:
+        """Whether the program runs at its own paths, over a copy-on-write view."""
+        return bool(self.layers)
+
+    @property
+    def private(self) -> Path:
+        """The folder for TMPDIR and output, as the program sees it.
+
+        It lies in the layer of the working folder, so that a rename from TMPDIR to it
+        works as it would on a machine with one disk.
+        """
+        if not self.is_overlay:
+            return self.place / "private"
+        layer = layer_of(self.layers, str(self.workspace.folder))
+        if layer_of(self.layers, "/tmp") is layer and Path("/tmp").is_dir():
+            return Path("/tmp/.spotchaos")
+        return Path(layer.at) / ".spotchaos"
+
+    @property
+    def temporary(self) -> Path:
+        """The program's TMPDIR, new on each machine."""
+        return self.private / f"tmp{self.generation}"
+
+    @property
+    def out(self) -> Path:
+        """What `{out}` in the command stands for; it outlives the machine."""
+        return self.private / "out"
+
+    # --- what the harness does with it ---
+
+    def hide(self, paths: Sequence[str]) -> None:
+        """Let files and folders of the user's be absent.
+
+        Args:
+            paths: relative to the working folder, or absolute.
+        """
+        for path in paths:
+            self.hidden.append(path)
+            self._remove(self.workspace.folder / path)
+
+    def changed(self) -> list[Changed]:
+        """Return what attempts wrote in the working folder and in `{out}`, sorted."""
+        found = self._changed_below(self.workspace.folder, "")
+        if self.out != self.workspace.folder:
+            found += self._changed_below(self.out, "{out}/")
+        return sorted(found)
+
+    def path(self, relative: str) -> Path:
+        """Return where on this machine a file of the view lies; only to be read.
+
+        Args:
+            relative: to the working folder, or below "{out}/", or absolute.
+        """
+        if relative.startswith("{out}/"):
+            return self.host(self.out / relative[len("{out}/") :])
+        return self.host(self.workspace.folder / relative)
+
+    def host(self, path: Path) -> Path:
+        """Return where on this machine what the program sees at `path` lies.
+
+        A file that nobody in the view has written is the user's own.
+        """
+        if not self.is_overlay:
+            inside = _relative(path, self.workspace.folder)
+            return path if inside is None else self.place / "copy" / inside
+        upper = self._upper_path(path)
+        return upper if upper is not None and os.path.lexists(upper) else path
+
+    def copy(self, name: str) -> View:
+        """Return another view with everything that this one holds now."""
+        return self.workspace.add_copy(self, name)
+
+    def lose_machine(
+        self, durable: Sequence[Path] | None = None, *, move: bool = False
+    ) -> None:
+        """Leave only what outlives the machine: files, TMPDIR and host name are new.
+
+        Args:
+            durable: folders that outlive it; None: the working folder. `{out}` always
+                does.
+            move: the working folder is found at another path from now on.
+        """
+        kept = [Path(p) for p in durable] if durable else [self.workspace.folder]
+        kept = [self.workspace.folder / path for path in kept] + [self.out]
+        if self.is_overlay:
+            for number, layer in enumerate(self.layers):
+                if layer.how == "overlay":
+                    _prune(self.upper(number), Path(layer.at), kept)
+        else:
+            _prune(self.place / "copy", self.workspace.folder, kept)
+        shared = self.workspace.shared_memory_for(self.place)
+        remove_tree(str(shared))
+        self.workspace.shared_memory_for(self.place)
+        for folder in ("tmp", "private/tmp1"):
+            remove_tree(str(self.place / folder))
+        self.generation += 1
+        if move:
+            self.folder = self.workspace.folder.with_name(
+                f"{self.workspace.folder.name}-{self.generation}"
+            )
+        self._make_private_folders()
+        self._hide_credentials()
+        for path in self.hidden:
+            self._remove(self.workspace.folder / path)
+
+    @property
+    def host_name(self) -> str:
+        """The name of the machine: ours, until the first is lost."""
+        name = socket.gethostname()
+        return name if self.generation == 1 else f"{name[:48]}-{self.generation}"
+
+    def attempt_folder(self, number: int) -> Path:
+        """Return a new empty folder for what the harness keeps of an attempt."""
+        base = self.place / f"a{number}"
+        folder, again = base, 1
+        while folder.exists():
+            again += 1
+            folder = base.with_name(f"{base.name}.{again}")
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        """Remove the view and all that was written in it."""
+        remove_tree(str(self.place))
+        remove_tree(str(self.workspace.shared_memory_for(self.place)))
+        self.workspace.forget(self)
+
+    def is_refused(self, path: Path, *, also: Sequence[str] = ()) -> bool:
+        """Tell whether it is our isolation that makes a path read-only."""
+        if any(is_below(str(path), at) for at in also):
+            return True
+        return self.is_overlay and layer_of(self.layers, str(path)).how != "overlay"
+
+    # --- mounts ---
+
+    def root(self) -> Path | None:
+        """Return the folder that becomes the root of an attempt; None: the root stays."""
+        if not self.is_overlay:
+            return None
+        root = self.place / "root"
+        root.mkdir(exist_ok=True)
+        return root
+
+    def mount_steps(
+        self, attempt_folder: Path, *, tmp_elsewhere: bool
+    ) -> list[dict[str, Any]]:
+        """Return the mounts of one attempt, in order, for `namespaces.mount_all`."""
+        return mounting.steps(self, attempt_folder, tmp_elsewhere=tmp_elsewhere)
+
+    # --- uppers ---
+
+    def _prepare(self) -> None:
+        try:
+            if self.is_overlay:
+                self._prepare_layers()
+            else:
+                copy_tree(
+                    self.workspace.folder,
+                    self.place / "copy",
+                    limit_bytes=COPY_LIMIT_BYTES,
+                )
+            for path, size, mtime_ns in self._changed_below(self.workspace.folder, ""):
+                self.first[path] = (size, mtime_ns)
+            self._make_private_folders()
+            self._hide_credentials()
+        except OSError as error:
+            raise HarnessError(
+                f"could not make a private view in {str(self.place)!r}: {error}",
+                hint="set TMPDIR to a writable disk with space",
+            ) from error
+
+    def _prepare_layers(self) -> None:
+        root = self.root()
+        assert root is not None
+        for number, layer in enumerate(self.layers):
+            if layer.how == "overlay":
+                self.upper(number).mkdir()
+                copy_metadata(Path(layer.at), self.upper(number))
+            inner = Path(f"{root}{layer.at}")
+            if self.workspace.mechanisms.overlay == "user" and layer.at != "/":
+                inner.mkdir(parents=True, exist_ok=True)
+            if layer.how == "frame":
+                for name, text in (layer.links or {}).items():
+                    (inner / name).symlink_to(text)
+                for name in layer.files:
+                    (inner / name).touch()
+        if self.workspace.mechanisms.overlay == "user":
+            for name in ("proc", "sys", "dev"):
+                (root / name).mkdir(exist_ok=True)
+        upper = self._upper_path(self.workspace.folder)
+        if upper is not None:
+            self._make_upper_folder(self.workspace.folder)
+            self.not_renamable = make_renamable(
+                self.workspace.folder,
+                upper,
+                redirects=self.workspace.mechanisms.overlay == "root",
+            )
+
+    def _make_private_folders(self) -> None:
+        for folder in (self.temporary, self.out):
+            if self.is_overlay:
+                self._make_upper_folder(folder)
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+
+    def _hide_credentials(self) -> None:
+        if self.is_overlay:
+            for path in secret_paths(os.environ):
+                self._remove(path)
+
+    def upper(self, number: int) -> Path:
+        return self.place / f"u{number}"
+
+    def _upper_path(self, path: Path) -> Path | None:
+        """Return where in an upper folder a path of the view lies; None: in none."""
+        layer = layer_of(self.layers, str(path))
+        if layer.how != "overlay":
+            return None
+        upper = self.upper(self.layers.index(layer))
+        return upper / path.relative_to(layer.at)
+
+    def _make_upper_folder(self, path: Path) -> None:
+        """Make a folder in its upper, with those above it as they are below."""
+        upper = self._upper_path(path)
+        if upper is None:
+            raise HarnessError(
+                f"{str(path)!r} lies on a mount that cannot be written in a view",
+                hint="run from a folder on a local disk",
+            )
+        missing = []
+        while not upper.exists():
+            missing.append((upper, path))
+            upper, path = upper.parent, path.parent
+        for new, like in reversed(missing):
+            if os.path.lexists(new):  # a whiteout
+                new.unlink()
+            new.mkdir()
+            if like.is_dir():
+                copy_metadata(like, new)
+
+    def _remove(self, path: Path) -> None:
+        """Let a path be absent from the view."""
+        if not self.is_overlay:
+            _remove_any(self.host(path))
+            return
+        upper = self._upper_path(path)
+        if upper is None:
+            return
+        self._make_upper_folder(path.parent)
+        _remove_any(upper)
+        if os.path.lexists(path) and not self._is_opaque(path.parent):
+            os.mknod(upper, stat.S_IFCHR, os.makedev(0, 0))
+
+    def _is_opaque(self, path: Path) -> bool:
+        """Tell whether nothing of the user's shows through at a folder of the view.
+
+        A whiteout there would be seen as the device file that it is.
+        """
+        at = layer_of(self.layers, str(path)).at
+        while path.is_relative_to(at):
+            upper = self._upper_path(path)
+            assert upper is not None  # so is the layer of `path`, which is the same
+            for name in ("trusted.overlay.opaque", "user.overlay.opaque"):
+                with contextlib.suppress(OSError):
+                    if os.getxattr(upper, name) == b"y":
+                        return True
+            if path == path.parent:
+                return False
+            path = path.parent
+        return False
+
+    def _changed_below(self, folder: Path, prefix: str) -> list[Changed]:
+        root = self._upper_path(folder) if self.is_overlay else self.host(folder)
+        found: list[Changed] = []
+        if root is None or not root.is_dir():
+            return found
+        for entry in walk(root):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(status.st_mode) or is_whiteout(status):
+                continue
+            relative = str(Path(entry.path).relative_to(root))
+            known = (status.st_size, status.st_mtime_ns)
+            if not prefix and self.first.get(relative) == known:
+                continue
+            found.append(Changed(prefix + relative, status.st_size, status.st_mtime_ns))
+        return found
+
+
+def _prune(upper: Path, at: Path, kept: Sequence[Path]) -> None:
+    """Remove from an upper everything but what lies in (or leads to) folders kept."""
+    for entry in list(os.scandir(upper)):
+        inner = at / entry.name
+        if any(is_below(str(inner), str(folder)) for folder in kept):
+            continue
+        leads = any(is_below(str(folder), str(inner)) for folder in kept)
+        if leads and entry.is_dir(follow_symlinks=False):
+            _prune(Path(entry.path), inner, kept)
+        else:
+            _remove_any(Path(entry.path))
+
+
+def _remove_any(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(str(path))
+    elif os.path.lexists(path):
+        path.unlink()
+
+
+def _relative(path: Path, folder: Path) -> Path | None:
+    return path.relative_to(folder) if path.is_relative_to(folder) else None
