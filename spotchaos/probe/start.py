@@ -54,6 +54,7 @@ def watch() -> None:
 def _write_saved_state(number: int) -> None:
     # Where nothing has trained yet there is no state to look up.
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
+        TRAINING.search_again()
         TRAINING.write_sample(TRAINING.sampled(), at="save", n=number)
 
 

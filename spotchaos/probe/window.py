@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.batch import Batch
 from spotchaos.probe.components import gradients_of, sorted_digest, weights
+from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made
 from spotchaos.probe.sample import KEEPER, Found, Sample
@@ -34,6 +35,7 @@ class Training:
         self.has_backward = False  # `backward` was called, not only `autograd.grad`
         self.is_training = False  # since the last evaluation
         self.first_written = False
+        self._has_searched = False  # for averages among plain objects
         self._forwards: list[Forward] = []
         self._losses: list[Loss] = []
         self._fallback: Sample | None = None
@@ -283,6 +285,9 @@ class Training:
         """Sample the state of this moment."""
         sample = Sample(SESSION.steps, self.epoch)
         try:
+            if not self._has_searched:
+                self._has_searched = True
+                AVERAGES.search_objects()
             found = Found()
             sample.fill(found, in_background=in_background, base=base)
             KEEPER.keep(found)
@@ -333,6 +338,10 @@ class Training:
             sample.read_streams()
         KEEPER.drop()
         self.write_sample(sample, at="finish")
+
+    def search_again(self) -> None:
+        """Have the next sample look for averages that were made since the last search."""
+        self._has_searched = False
 
     def has_roots(self) -> bool:
         """Return whether anything that is trained is alive."""

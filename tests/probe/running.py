@@ -18,7 +18,7 @@ BOOT = ROOT / "spotchaos" / "probe" / "boot"
 
 _NURSERY = """
 import atexit, json, os, sys, traceback
-import numpy, torch, torch.distributed
+import numpy, torch, torch.distributed, torch._dynamo, torch._inductor.config
 from spotchaos.probe.record import Record
 from spotchaos.probe.session import SESSION, parsed_kill
 from spotchaos.probe.halt import Harness

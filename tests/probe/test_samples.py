@@ -1,0 +1,199 @@
+"""Samples are those trained on, not those received (rules.md 2)."""
+
+import pytest
+
+HEAD = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, i): return torch.full((3,), float(i)), torch.tensor(i % 2)
+def collate(items):
+    return {"x": torch.stack([a for a, _ in items]), "y": torch.stack([b for _, b in items])}
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+def train(x, y=None):
+    loss = net(x).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+IN_ORDER = [[str(i) for i in range(n, n + 4)] for n in range(0, 24, 4)]
+
+
+def samples(ran):
+    return [s["samples"] for s in ran.steps]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ids_are_those_of_the_data_set(quick, workers):
+    loop = f"""
+for epoch in range(2):
+    for x, y in DataLoader(Data(), batch_size=4, num_workers={workers}):
+        train(x)
+"""
+    ran = quick(HEAD + loop)
+    assert samples(ran) == IN_ORDER * 2
+    assert {s["ids"] for s in ran.steps} == {"index"}
+    assert [s["step"] for s in ran.of("site", site="epoch-end")] == [6, 12]
+    assert [s["epoch"] for s in ran.steps] == [0] * 6 + [1] * 6
+    assert ran.bye["counts"]["fetch"] == 12
+    assert ran.troubles == []
+
+
+def test_persistent_workers_and_shuffling_keep_the_pairs(quick):
+    loop = """
+loader = DataLoader(Data(), batch_size=4, num_workers=2, shuffle=True, persistent_workers=True)
+seen = []
+for epoch in range(3):
+    for x, y in loader:
+        seen.append([str(int(v)) for v in x[:, 0]])
+        train(x)
+print(seen)
+"""
+    ran = quick(HEAD + loop)
+    assert samples(ran) == eval(ran.out)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "x.to(torch.device('cpu'))",
+        "x.clone()",
+        "x.view(-1, 3)",
+        "(lambda t: t)(x)",
+    ],
+)
+def test_a_batch_is_found_by_identity_memory_or_content(quick, how):
+    loop = f"for x, y in DataLoader(Data(), batch_size=4):\n    train({how})\n"
+    assert samples(quick(HEAD + loop)) == IN_ORDER
+
+
+def test_parts_of_a_batch_are_those_rows(quick):
+    loop = """
+for x, y in DataLoader(Data(), batch_size=8):
+    for start in (0, 4):
+        train(x[start : start + 4])
+"""
+    assert samples(quick(HEAD + loop)) == IN_ORDER
+
+
+def test_what_was_received_and_skipped_was_not_trained_on(quick):
+    loop = """
+for i, (x, y) in enumerate(DataLoader(Data(), batch_size=4)):
+    if i < 3: continue
+    train(x)
+"""
+    assert samples(quick(HEAD + loop)) == IN_ORDER[3:]
+
+
+def test_a_wrapper_that_fetches_ahead_is_not_off_by_one(quick):
+    loop = """
+def ahead(loader):
+    it = iter(loader)
+    now = next(it)
+    for following in it:
+        yield now
+        now = following
+    yield now
+for x, y in ahead(DataLoader(Data(), batch_size=4)):
+    train(x)
+"""
+    assert samples(quick(HEAD + loop)) == IN_ORDER
+
+
+def test_dropped_gradients_are_no_samples(quick):
+    loop = """
+for i, (x, y) in enumerate(DataLoader(Data(), batch_size=4)):
+    loss = net(x).square().mean()
+    opt.zero_grad(); loss.backward()
+    if i != 2: opt.step()
+"""
+    assert samples(quick(HEAD + loop)) == IN_ORDER[:2] + IN_ORDER[3:]
+
+
+def test_nested_batches_are_understood(quick):
+    loop = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = net
+    def forward(self, batch, scale=1.0):
+        return self.inner(batch["inputs"][0].x) * scale
+class Holder:
+    def __init__(self, x): self.x = x
+outer = Net()
+opt = torch.optim.SGD(outer.parameters(), 0.01)
+for b in DataLoader(Data(), batch_size=4, collate_fn=collate):
+    loss = outer({"inputs": [Holder(b["x"])]}, scale=2.0).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    assert samples(quick(HEAD + loop)) == IN_ORDER
+
+
+def test_without_ids_rows_are_told_apart_by_content(quick):
+    loop = """
+x = torch.arange(24.0).reshape(24, 1).expand(24, 3).contiguous()
+for n in range(0, 24, 4): train(x[n : n + 4])
+for n in (4, 0): train(x[n : n + 4])
+"""
+    ran = quick(HEAD + loop)
+    rows = samples(ran)
+    assert {s["ids"] for s in ran.steps} == {"rows"}
+    assert len({r for step in rows for r in step}) == 24
+    assert rows[6:] == [rows[1], rows[0]]
+
+
+def test_validation_neither_ends_epochs_nor_trains(quick):
+    loop = """
+for epoch in range(2):
+    for x, y in DataLoader(Data(), batch_size=8): train(x)
+    net.eval()
+    with torch.no_grad():
+        for x, y in DataLoader(Data(), batch_size=12): net(x)
+    net.train()
+"""
+    ran = quick(HEAD + loop)
+    assert ran.bye["counts"]["epoch-end"] == 2
+    assert ran.bye["counts"]["evaluation"] == 2
+    assert sum(len(s) for s in samples(ran)) == 48
+
+
+def test_modules_inside_the_loader_are_no_forwards(quick):
+    loop = """
+scale = torch.nn.Linear(3, 3)
+params = list(net.parameters()) + list(scale.parameters())
+opt = torch.optim.SGD(params, 0.01)
+class Scaled(Data):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return scale(x).detach(), y
+for x, y in DataLoader(Scaled(), batch_size=4): train(x)
+"""
+    ran = quick(HEAD + loop)
+    assert ran.bye["counts"]["forward"] == 6
+    assert samples(ran) == IN_ORDER
+
+
+def test_what_a_graph_made_is_no_data(quick):
+    loop = """
+head = torch.nn.Linear(2, 2)
+opt = torch.optim.SGD([*net.parameters(), *head.parameters()], 0.01)
+for x, y in DataLoader(Data(), batch_size=4):
+    loss = head(net(x)).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    ran = quick(HEAD + loop)
+    assert samples(ran) == IN_ORDER
+    assert [s["micro"] for s in ran.steps] == [2] * 6
+
+
+def test_the_streams_of_loaders_are_read(quick):
+    loop = """
+g = torch.Generator(); g.manual_seed(5)
+loader = DataLoader(Data(), batch_size=4, shuffle=True, generator=g)
+for epoch in range(2):
+    for x, y in loader: train(x)
+"""
+    ran = quick(HEAD + loop)
+    column = ran.column("rng.generators")
+    assert None not in column
+    assert len(set(column)) == 2

@@ -1,0 +1,182 @@
+"""Saves and loads: what counts as one, and under which names (rules.md 3)."""
+
+HEAD = """
+import json, os, pickle, torch, numpy
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+def train():
+    loss = net(torch.randn(4, 3)).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+
+
+def saves(ran):
+    return [(m["n"], m["step"]) for m in ran.of("save")]
+
+
+def paths(ran):
+    return [sorted(m["paths"]) for m in ran.of("saved")]
+
+
+def test_all_writes_between_two_steps_are_one_save(quick):
+    ran = quick(
+        HEAD
+        + """
+for step in range(3):
+    train()
+    torch.save(net.state_dict(), f"net{step}.pt")
+    torch.save(opt.state_dict(), f"opt{step}.pt")
+    with open(f"state{step}.json", "w") as f: json.dump({"step": step}, f)
+"""
+    )
+    assert saves(ran) == [(1, 1), (2, 2), (3, 3)]
+    assert paths(ran)[1] == ["net1.pt", "opt1.pt", "state1.json"]
+    order = [m["site"] for m in ran.of("site") if m["site"].startswith("save")]
+    assert order == ["save-begin", "save-end"] * 3
+
+
+def test_names_follow_renames_of_files_and_folders(quick):
+    ran = quick(
+        HEAD
+        + """
+train()
+os.makedirs("tmp-1")
+torch.save(1, "tmp-1/a.pt")
+torch.save(2, "b.pt.tmp")
+os.replace("b.pt.tmp", "b.pt")
+os.rename("tmp-1", "checkpoint-1")
+train()
+"""
+    )
+    assert paths(ran) == [["b.pt", "checkpoint-1/a.pt"]]
+
+
+def test_logs_make_no_saves(quick):
+    ran = quick(
+        HEAD
+        + """
+log = open("train.log", "w")
+for step in range(4):
+    train()
+    log.write("x"); log.flush()
+    with open("metrics.csv", "a") as f: f.write("1\\n")
+    with open("metrics.json", "w") as f: json.dump({"loss": 1}, f)
+    with open(f"plot{step}.png", "wb") as f: f.write(b"x")
+    with open("history.json.tmp", "w") as f: f.write("x")
+    os.replace("history.json.tmp", "history.json")
+    with open("events.out.tfevents.1", "ab") as f: f.write(b"x")
+"""
+    )
+    assert saves(ran) == []
+    assert ran.bye["counts"].get("save-begin") is None
+
+
+def test_a_writer_of_its_own_is_a_save_by_its_name_or_its_rename(quick):
+    ran = quick(
+        HEAD
+        + """
+train()
+with open("model.bin", "wb") as f: f.write(b"x")
+train()
+with open("whatever", "w") as f: f.write("x")
+os.replace("whatever", "progress_of_run")
+train()
+with open("blob.tmp", "wb") as f: f.write(b"x")
+os.replace("blob.tmp", "blob")
+train()
+"""
+    )
+    assert saves(ran) == [(1, 1), (2, 3)]
+    assert paths(ran) == [["model.bin"], ["blob"]]
+
+
+def test_all_known_writers_and_readers_are_followed(quick):
+    ran = quick(
+        HEAD
+        + """
+from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+train(); save_file(net.state_dict(), "a.safetensors")
+train(); numpy.save("b.npy", numpy.ones(2)); numpy.savez("c.npz", x=1)
+train(); pickle.dump(1, open("d.pkl", "wb"))
+train()
+import io
+torch.save(1, io.BytesIO()); pickle.dumps(1)
+train()
+torch.save(1, "e.pt")
+with open("f.pt", "wb") as f: torch.save(1, f)
+load_file("a.safetensors")
+with safe_open("a.safetensors", "pt") as f: f.keys()
+numpy.load("b.npy"); numpy.load("c.npz")
+with open("d.pkl", "rb") as f: pickle.load(f)
+torch.load("e.pt")
+"""
+    )
+    assert saves(ran) == [(1, 1), (2, 2), (3, 3), (4, 5)]
+    loaded = [(m["path"], m["via"]) for m in ran.of("load")]
+    assert loaded == [
+        ("a.safetensors", "safetensors"),
+        ("a.safetensors", "safetensors"),
+        ("b.npy", "numpy.load"),
+        ("c.npz", "numpy.load"),
+        ("d.pkl", "pickle"),
+        ("e.pt", "torch.load"),
+    ]
+    assert ran.bye["counts"]["load-begin"] == ran.bye["counts"]["load-end"] == 6
+
+
+def test_what_is_read_below_the_folder_is_marked_once(quick):
+    ran = quick(
+        HEAD
+        + """
+open("latest", "w").write("x")
+for _ in range(3): open("latest").read()
+open("/etc/hostname").read()
+"""
+    )
+    assert [m["path"] for m in ran.of("read")] == ["latest"]
+
+
+def test_distributed_checkpoints_are_followed(quick):
+    ran = quick(
+        HEAD
+        + """
+import warnings; warnings.simplefilter("ignore")
+import torch.distributed.checkpoint as dcp
+train()
+dcp.save({"net": net.state_dict()}, checkpoint_id="ckpt/1", no_dist=True)
+train()
+state = {"net": net.state_dict()}
+dcp.load(state, checkpoint_id="ckpt/1", no_dist=True)
+"""
+    )
+    assert saves(ran) == [(1, 1)]
+    assert "ckpt/1/.metadata" in paths(ran)[0]
+    assert [(m["path"], m["via"]) for m in ran.of("load")] == [("ckpt/1", "dcp")]
+
+
+def test_a_save_of_the_first_state_has_a_state(quick):
+    ran = quick(HEAD + "torch.save(1, 'a.pt')\ntrain()\n")
+    assert saves(ran) == [(1, 0)]
+    assert ran.states("save")[0]["c"]["weights"] == ran.column("weights")[0]
+
+
+def test_a_background_writer_belongs_to_the_save_that_began(quick):
+    ran = quick(
+        HEAD
+        + """
+import threading
+train()
+ready = threading.Event()
+def write():
+    torch.save(1, "a.pt")
+    ready.wait()
+    torch.save(1, "b.pt")
+t = threading.Thread(target=write); t.start()
+while not os.path.exists("a.pt"): pass
+train(); ready.set(); t.join(); train()
+"""
+    )
+    assert [m["n"] for m in ran.of("save")] == [1, 2]
+    assert {p for ps in paths(ran) for p in ps} == {"a.pt", "b.pt"}
