@@ -17,10 +17,13 @@ from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
 from spotchaos.launch.program import Program, wants_terminal
+from spotchaos.launch.spec import FileOrders
+from spotchaos.launch.supervisor import supervisor_available
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
+from spotchaos.persistence import oplog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.settings import Settings
 from spotchaos.trial import (
@@ -36,6 +39,8 @@ from spotchaos.trial import (
 HANG_FACTOR = 6.0
 HANG_EXTRA_S = 60.0
 
+LIGHT = {"fingerprint": "light"}
+RECORDED = FileOrders()
 UNSEEDED = ("rng.python", "rng.numpy")
 
 Tell = Callable[[Event], None]
@@ -69,8 +74,17 @@ def lay(
     tell: Tell,
     *,
     clock: Clock,
+    zygote: Zygote | None = None,
 ) -> Groundwork:
     """Run the program without interruption, twice, once lightly, and once resumed.
+
+    Args:
+        settings: the program, and how it is started.
+        program: the same, as a program.
+        workspace: where its views are made.
+        tell: is told each event.
+        clock: for durations.
+        zygote: a ready one, whose owner answers for it: then no run is a fresh process.
 
     Raises:
         BaselineFailed: it fails by itself, trains nothing that we see, does not repeat,
@@ -84,6 +98,7 @@ def lay(
         orders=_orders(settings),
         hang_s=settings.timeout_s,
         on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        zygote=zygote,
         clock=clock,
     )
     return _Builder(stage, tell).build()
@@ -95,6 +110,7 @@ class _Builder:
         self._tell = tell
         self._notes: list[Note] = []
         self._cpu_s = 0.0
+        self._log: oplog.OpLog | None = None
 
     def build(self) -> Groundwork:
         first, view = self._first_run()
@@ -109,7 +125,7 @@ class _Builder:
         )
         second = self._second_run(first, view)
         self._demand_finished(second)
-        light = self._run("light run", orders={"fingerprint": "light"})
+        light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
         if facts.finding is not None:
@@ -128,7 +144,7 @@ class _Builder:
         return Groundwork(
             stage=self._stage,
             baseline=baseline,
-            landscape=landscape_of(rank, patterns),
+            landscape=landscape_of(rank, patterns, light, self._log),
             notes=tuple(self._notes),
             first_rank=rank,
             packages_sha=_packages_sha(rank),
@@ -136,17 +152,33 @@ class _Builder:
         )
 
     def _run(
-        self, name: str, *, orders: Mapping[str, Any] | None = None, keep: bool = False
+        self,
+        name: str,
+        *,
+        orders: Mapping[str, Any] | None = None,
+        files: FileOrders | None = None,
     ) -> Attempt:
-        return self._run_in_view(name, orders=orders, keep=keep)[0]
+        return self._run_in_view(name, orders=orders, files=files)[0]
 
     def _run_in_view(
-        self, name: str, *, orders: Mapping[str, Any] | None = None, keep: bool = False
+        self,
+        name: str,
+        *,
+        orders: Mapping[str, Any] | None = None,
+        keep: bool = False,
+        files: FileOrders | None = None,
     ) -> tuple[Attempt, View]:
         self._tell(PhaseStarted(name))
         view = self._stage.new_view(name.replace(" ", "-"))
         try:
-            attempt = run_attempt(self._stage, view, None, orders=orders)
+            attempt = run_attempt(
+                self._stage,
+                view,
+                None,
+                orders=orders,
+                files=files,
+                oplog=None if files is None else self._keep_log,
+            )
         finally:
             if not keep:
                 view.close()
@@ -154,8 +186,42 @@ class _Builder:
         self._tell(AttemptEnded(name, attempt))
         return attempt, view
 
+    def _light_run(self, first: Attempt) -> Attempt:
+        """Run with few fingerprints, and with file ops recorded where they can be.
+
+        It must be the run that the others are: what it shows is that neither probe nor
+        supervisor changes anything.
+        """
+        available, reason = supervisor_available()
+        if not available:
+            self._notes.append(
+                Note("inside-save-left-out", f"file sites are off: {reason}")
+            )
+            return self._run("light run", orders=LIGHT)
+        light = self._run("light run", orders=LIGHT, files=RECORDED)
+        if light.ended is Ended.FINISHED and self._log is not None:
+            return light
+        self._log = None
+        self._notes.append(
+            Note(
+                "inside-save-left-out",
+                "file sites are off: the program does not end well when its file"
+                f" operations are recorded (status {light.exit_code})",
+            )
+        )
+        return self._run("light run", orders=LIGHT)
+
+    def _keep_log(self, path: Path) -> None:
+        """Read the op log while its files are there."""
+        try:
+            self._log = oplog.read(path)
+        except (HarnessError, OSError):
+            self._log = None
+
     def _second_run(self, first: Attempt, view: View) -> Attempt:
         """Run again, from a zygote if there can be one; it must equal the first run."""
+        if self._stage.zygote is not None:
+            return self._run("baseline 2")
         zygote = self._raise_zygote(first, view)
         if zygote is None:
             return self._run("baseline 2")
@@ -312,9 +378,26 @@ def control_step(rank: RankTrace, horizon: int) -> int | None:
     return steps[len(steps) // 2] + 1
 
 
-def landscape_of(rank: RankTrace, patterns: Sequence[str]) -> Landscape:
-    """Say where interruptions can land, from what rank 0 of the baseline did."""
+def landscape_of(
+    rank: RankTrace,
+    patterns: Sequence[str],
+    recorded: Attempt | None = None,
+    log: oplog.OpLog | None = None,
+) -> Landscape:
+    """Say where interruptions can land, from what rank 0 of the baseline did.
+
+    Args:
+        rank: its trace.
+        patterns: of resume points.
+        recorded: the run whose file ops were recorded.
+        log: its op log; None: there are no file sites.
+    """
+    inside: list[KillPoint] = []
+    if log is not None and recorded is not None:
+        inside = points_inside(log, recorded, patterns)
     return Landscape(
+        file_ops=None if log is None else log.last,
+        inside_saves=inside,
         horizon=rank.completed,
         counts=rank.counts,
         saves=[
@@ -322,6 +405,43 @@ def landscape_of(rank: RankTrace, patterns: Sequence[str]) -> Landscape:
         ],
         epoch_ends=[step for step in rank.epochs if step > 0],
     )
+
+
+def points_inside(
+    log: oplog.OpLog, recorded: Attempt, patterns: Sequence[str]
+) -> list[KillPoint]:
+    """Return kill points in the file ops of a middle save, most telling first.
+
+    In the middle of its largest write, before its last rename, before its last unlink,
+    before its last write, and right after its first op.
+    """
+    rank = main_rank(recorded)
+    if rank is None:
+        return []
+    saves = [
+        s for s in rank.saves if s.ended_at_s and is_resume_point(s.paths, patterns)
+    ]
+    if not saves:
+        return []
+    save = saves[len(saves) // 2]
+    began_s = float(log.header.get("began_s", 0.0))
+    begin_s, end_s = save.begun_at_s - began_s, (save.ended_at_s or 0.0) - began_s
+    ops = [op for op in log.ops if op.number and begin_s <= op.at_s <= end_s]
+    writes = [op for op in ops if op.kind == "write"]
+    chosen: list[tuple[oplog.FileOp, str | None]] = []
+    if writes:
+        chosen.append((max(writes, key=lambda op: op.length), "half"))
+    for kind in ("rename", "unlink", "write"):
+        found = [op for op in ops if op.kind == kind]
+        if found:
+            chosen.append((found[-1], None))
+    if ops:
+        chosen.append((ops[0], "after"))
+    points = [
+        KillPoint(site="file-op", occurrence=op.number or 1, over_all=True, cut=cut)
+        for op, cut in chosen
+    ]
+    return list(dict.fromkeys(points))
 
 
 def existing_checkpoints(attempt: Attempt, folder: Path) -> list[str]:

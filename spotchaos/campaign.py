@@ -9,15 +9,24 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import replace
 
 from spotchaos import __version__
-from spotchaos.baseline import BaselineFailed, Groundwork, lay
+from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import HarnessError, SpotchaosError
-from spotchaos.events import Event, Listener, Outcome, PhaseStarted, Started, TrialDone
+from spotchaos.events import (
+    AttemptEnded,
+    Event,
+    Listener,
+    Outcome,
+    PhaseStarted,
+    Started,
+    TrialDone,
+)
 from spotchaos.findings import PROMISES, UNKNOWN
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
@@ -36,9 +45,16 @@ from spotchaos.settings import Settings
 from spotchaos.tensors import Pinpointer
 from spotchaos.trial import run_trial
 
+# Lays the groundwork of a campaign, or has laid it before; its owner cleans up after it.
+Layer = Callable[[Settings, Program, Tell], Groundwork]
+
 
 def run(
-    settings: Settings, listener: Listener, *, clock: Clock | None = None
+    settings: Settings,
+    listener: Listener,
+    *,
+    clock: Clock | None = None,
+    layer: Layer | None = None,
 ) -> Outcome:
     """Carry out a campaign and return what it found.
 
@@ -46,16 +62,25 @@ def run(
         settings: the program, the plans and the promise.
         listener: is told each event, in order, from one thread at a time.
         clock: for durations and the budget.
+        layer: lays the groundwork in a workspace of its own, which outlives the
+            campaign; None: it is laid, used and removed here.
 
     Raises:
         UsageError: the command cannot be started at all, or a plan cannot be carried
             out on this program (it lies beyond its horizon).
     """
-    return _Campaign(settings, listener, clock or SystemClock()).run()
+    return _Campaign(settings, listener, clock or SystemClock(), layer).run()
 
 
 class _Campaign:
-    def __init__(self, settings: Settings, listener: Listener, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listener: Listener,
+        clock: Clock,
+        layer: Layer | None,
+    ) -> None:
+        self._layer = layer
         self._settings = settings
         self._listener = listener
         self._lock = threading.Lock()
@@ -75,25 +100,42 @@ class _Campaign:
         program = Program.from_settings(settings)
         check_program(program)
         self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
+        try:
+            with self._laid(settings, program) as ground:
+                self._groundwork = ground
+                self._plans = self._choose(ground.landscape)
+                self._run_trials(ground)
+        except BaselineFailed as failed:
+            return self._end(failed.finding, hint=failed.finding.hint)
+        except KeyboardInterrupt:
+            return self._end(None, interrupted=True)
+        except HarnessError as error:
+            return self._end(None, trouble=error.message, hint=error.hint)
+        return self._end(None)
+
+    @contextmanager
+    def _laid(self, settings: Settings, program: Program) -> Iterator[Groundwork]:
+        if self._layer is not None:
+            ground = self._layer(settings, program, self.tell)
+            # It may have been laid for another campaign, with other plans.
+            stage = replace(
+                ground.stage,
+                settings=settings,
+                on_attempt=lambda phase, attempt: self.tell(
+                    AttemptEnded(phase, attempt)
+                ),
+            )
+            yield replace(ground, stage=stage)
+            return
         with Workspace(
             settings.folder, mechanisms=self._mechanisms, keep=settings.keep
         ) as workspace:
+            ground = lay(settings, program, workspace, self.tell, clock=self._clock)
             try:
-                self._groundwork = lay(
-                    settings, program, workspace, self.tell, clock=self._clock
-                )
-                self._plans = self._choose(self._groundwork.landscape)
-                self._run_trials(self._groundwork)
-            except BaselineFailed as failed:
-                return self._end(failed.finding, hint=failed.finding.hint)
-            except KeyboardInterrupt:
-                return self._end(None, interrupted=True)
-            except HarnessError as error:
-                return self._end(None, trouble=error.message, hint=error.hint)
+                yield ground
             finally:
-                if self._groundwork is not None and self._groundwork.stage.zygote:
-                    self._groundwork.stage.zygote.close()
-            return self._end(None)
+                if ground.stage.zygote is not None:
+                    ground.stage.zygote.close()
 
     def _choose(self, land: Landscape) -> list[Plan]:
         settings = self._settings
