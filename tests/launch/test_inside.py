@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch import inside, supervised
+from spotchaos.launch import inside
+from spotchaos.launch.supervision import supervision_of
 from tests.launch.conftest import BOUND_S, mechanisms_named
 
 INSIDE = Path(inside.__file__)
@@ -58,16 +59,23 @@ def test_the_supervisor_of_file_ops_runs_there_too(minor, tmp_path):
         pytest.skip(f"no Python 3.{minor} here")
     folder = tmp_path / "work"
     folder.mkdir()
-    reports, _ = carry_out(
-        interpreter,
-        tmp_path,
-        unshare=["mount", "pid"],
-        mounts=[{"do": "proc", "at": "/proc"}],
-        command=["sh", "-c", "echo x > a && mv a b"],
-        environment={"PATH": os.environ["PATH"]},
-        folder=str(folder),
-        supervisor=supervised.hooks(roots=[str(folder)], oplog=str(tmp_path / "ops")),
-    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        reports, _ = carry_out(
+            interpreter,
+            tmp_path,
+            unshare=["mount", "pid"],
+            mounts=[{"do": "proc", "at": "/proc"}],
+            command=["sh", "-c", "echo x > a && mv a b"],
+            environment={"PATH": os.environ["PATH"]},
+            folder=str(folder),
+            supervisor=supervision_of(
+                roots=[str(folder)],
+                oplog=str(tmp_path / "ops"),
+                control=str(tmp_path / "s"),
+            ),
+        )
     assert [r["ended"] for r in reports if "ended" in r] == [0], reports
     lines = [json.loads(line) for line in (tmp_path / "ops").read_text().splitlines()]
     assert "rename" in [line.get("op") for line in lines]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from spotchaos.launch import supervised
 from spotchaos.launch.attempt import Exited
+from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.supervisor import supervisor_available
 from tests.launch.conftest import BOUND_S, wait_for_halt
 
@@ -18,32 +18,21 @@ print("renamed")
 """
 
 
-@pytest.fixture
-def watch(folder, view):
+@pytest.fixture(autouse=True)
+def _needs_a_listener():
     available, why = supervisor_available()
     if not available:
         pytest.skip(why)
 
-    def watch(*points, number=1):
-        attempt = view.place / f"a{number}"
-        return supervised.hooks(
-            roots=[str(folder)],
-            oplog=str(attempt / "ops"),
-            socket=str(attempt / "s") if points else None,
-            points=points,
-        )
-
-    return watch
-
 
 def ops_of(attempt):
-    lines = (attempt.folder / "ops").read_text().splitlines()
+    lines = attempt.oplog.read_text().splitlines()
     return [line["op"] for line in map(json.loads, lines) if "op" in line]
 
 
 @pytest.mark.parametrize("mechanisms", ["best", "user"], indirect=True)
-def test_file_ops_are_recorded(run, watch, view):
-    attempt = run(SOURCE, supervisor=watch())
+def test_file_ops_are_recorded(run, view):
+    attempt = run(SOURCE, files=FileOrders())
     assert [op for op in ops_of(attempt) if op in ("creat", "write", "rename")] == [
         "creat",
         "write",
@@ -54,8 +43,8 @@ def test_file_ops_are_recorded(run, watch, view):
 
 
 @pytest.mark.parametrize("mechanisms", ["best", "user"], indirect=True)
-def test_a_file_op_is_held_frozen_and_reclaimed(start, watch, view):
-    attempt = start(SOURCE, supervisor=watch("rename:1"))
+def test_a_file_op_is_held_frozen_and_reclaimed(start, view):
+    attempt = start(SOURCE, files=FileOrders(points=("rename:1",)))
     halted = wait_for_halt(attempt)
     assert halted.kill_point == "rename:1"
     assert attempt.settle("rename:1", BOUND_S)
@@ -65,16 +54,16 @@ def test_a_file_op_is_held_frozen_and_reclaimed(start, watch, view):
 
 
 @pytest.mark.parametrize("mechanisms", ["best", "user"], indirect=True)
-def test_a_held_file_op_goes_on_when_told(start, watch, view):
-    attempt = start(SOURCE, supervisor=watch("rename:1"))
+def test_a_held_file_op_goes_on_when_told(start, view):
+    attempt = start(SOURCE, files=FileOrders(points=("rename:1",)))
     wait_for_halt(attempt)
     attempt.go_on()
     assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
     assert [c.path for c in view.changed()] == ["ckpt"]
 
 
-def test_ranks_are_under_one_filter(run, watch):
+def test_ranks_are_under_one_filter(run):
     attempt = run(
-        "import os; open(os.environ['RANK'], 'w')", ranks=2, supervisor=watch()
+        "import os; open(os.environ['RANK'], 'w')", ranks=2, files=FileOrders()
     )
     assert ops_of(attempt).count("creat") == 2
