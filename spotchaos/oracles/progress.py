@@ -260,7 +260,7 @@ def _count(case: Case) -> Iterator[Finding]:
     """Judge at which step the run, left alone, came to its end."""
     link = case.last
     attempt = link.attempt
-    if attempt.ended is not Ended.FINISHED or not link.is_resume:
+    if attempt.ended is not Ended.FINISHED or not link.is_resume or is_foreign(link):
         return
     if not link.trained:
         reached = [link.joined or 0, *(save.step for save in link.saved)]

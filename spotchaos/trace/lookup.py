@@ -231,9 +231,10 @@ def join(
 ) -> Join:
     """Decide at which step of a line an attempt joined.
 
-    It is the step that most components share. Where several steps tie, as on a plateau,
-    the newest that was saved is taken, then the one from which the attempt's steps end
-    at the horizon.
+    It is the step whose state most components share. Where several steps tie, as on a
+    plateau, it is one that was saved (or 0), and of these the one that streams and batch
+    share; then the one from which the attempt's steps end at the horizon, then the
+    newest.
 
     Args:
         looked: the look-ups of each rank.
@@ -242,7 +243,7 @@ def join(
         reached: the furthest step that any attempt before it has completed; nothing
             later can have been saved.
     """
-    saved = frozenset(saves)
+    saved = frozenset(saves) | {0}
     found = {rank: scores(columns) for rank, columns in looked.items()}
     known = {rank: each for rank, each in found.items() if each}
     if not known:
@@ -251,7 +252,7 @@ def join(
     def order(step: int, ranks: Collection[int]) -> tuple[int | bool, ...]:
         state, other = _total(known, step, ranks)
         possible = reached is None or step <= reached
-        return (state, possible, other, step in saved, step == fits, step)
+        return (state, possible, step in saved, other, step == fits, step)
 
     # What every rank likes best, judged by its state alone, is where all of them joined.
     best = [

@@ -105,9 +105,12 @@ def test_a_tie_without_a_save_goes_to_the_step_that_ends_at_the_horizon():
     assert where(columns, {"weights": "b"}, fits=2) == 2
 
 
-def test_on_a_plateau_the_batch_decides_before_the_newest_save():
+def test_on_a_plateau_the_batch_decides_between_saves():
     columns = {"weights": ["a", "b", "b", "b"], "batch": ["1", "2", "3", "4"]}
-    assert where(columns, {"weights": "b", "batch": "2"}, saves=[3]) == 1
+    found = {"weights": "b", "batch": "2"}
+    assert where(columns, found, saves=[1, 3]) == 1
+    assert where(columns, found, saves=[3]) == 3
+    assert where(columns, found) == 1
 
 
 def test_nobody_joins_on_a_plateau_where_no_attempt_had_come_yet():
