@@ -303,6 +303,7 @@ class Supervisor:
             discard_data=self._options.discard_data,
             points=[str(one) for one in self._options.points],
             rules=[str(one) for one in self._options.rules],
+            began_s=log.began_s,  # CLOCK_MONOTONIC, as in traces
             python=sys.version.split()[0],
             kernel=os.uname().release,
             machine=os.uname().machine,
@@ -487,7 +488,7 @@ def _become_supervisor(
         os._exit(0)
     except BaseException as error:
         told = {
-            "error": str(error) or repr(error),
+            "error": getattr(error, "strerror", None) or str(error) or repr(error),
             "errno": getattr(error, "errno", None),
         }
         if child > 0:
