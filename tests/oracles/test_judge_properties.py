@@ -243,7 +243,7 @@ def test_a_lost_position_repeats_samples(data):
 @QUICK
 @given(st.data())
 def test_a_batch_fetched_ahead_is_skipped(data):
-    program = data.draw(programs(augment_from=None))
+    program = data.draw(programs(augment_from=None, warmup=0, plateau=()))
     stop, joined = _plan(data, program)
     assume(program.ids and joined + 2 <= program.horizon)
     assume(0 < joined % program.epoch_steps < program.epoch_steps - 1)

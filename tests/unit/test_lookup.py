@@ -116,8 +116,8 @@ def test_on_a_plateau_the_batch_decides_between_saves():
 def test_nobody_joins_on_a_plateau_where_no_attempt_had_come_yet():
     columns = {"weights": ["a", "b", "b", "b"], "batch": ["1", "2", "3", "4"]}
     found = {"weights": "b", "batch": "4"}
-    assert where(columns, found, saves=[2]) == 3
-    assert where(columns, found, saves=[2], reached=2) == 2
+    assert where(columns, found) == 3
+    assert where(columns, found, reached=2) == 2
 
 
 def test_a_state_of_another_run_joins_nowhere():
