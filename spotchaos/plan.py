@@ -4,6 +4,8 @@ One spelling serves commands, scenarios, reports and replay tokens:
 
     SITE:N          the Nth time this attempt reaches the site, on each rank
     SITE:N@R        the same on rank R only
+    SITE:N@all      over all processes together, as the op log counts (file sites)
+    SITE:N/after    (file sites) right after it, before the program knows
     SITE:N/half     (write) half of it goes through; `write:N+4096` so many bytes
     50%             at that share of the baseline's steps
     12.5s           after that time
@@ -24,7 +26,8 @@ from spotchaos.trace.format import FILE_SITES, SITES
 MANY = ("random", "edges", "every-step", "every-file-op")
 
 _POINT = re.compile(
-    r"^(?P<site>[a-z-]+):(?P<n>\d+)(?:/(?P<cut>half)|\+(?P<bytes>\d+))?(?:@(?P<rank>\d+))?$"
+    r"^(?P<site>[a-z-]+):(?P<n>\d+)(?:@(?P<rank>\d+|all))?"
+    r"(?:/(?P<cut>half|after)|\+(?P<bytes>\d+))?$"
 )
 _SHARE = re.compile(r"^(?P<share>\d+(?:\.\d+)?)%$")
 _SECONDS = re.compile(r"^(?P<seconds>\d+(?:\.\d+)?)s$")
@@ -41,7 +44,8 @@ class KillPoint:
     site: str | None = None
     occurrence: int = 0
     rank: int | None = None
-    cut: str | None = None  # "half", or a number of bytes as text; writes only
+    over_all: bool = False  # counted over all processes together; file sites only
+    cut: str | None = None  # "half" or a number of bytes (writes), "after" (file ops)
     share: float | None = None  # of the baseline's steps, 0 to 1
     after_s: float | None = None  # seconds after the attempt began
 
@@ -87,13 +91,22 @@ class KillPoint:
                 hint=f"occurrences count from 1; write {name}:1 for the first",
             )
         cut = found["cut"] or found["bytes"]
-        if cut is not None and name not in {"write", "file-op"}:
+        cuts = cut is not None and (cut != "after" or name not in FILE_SITES)
+        if cuts and name not in {"write", "file-op"}:
             raise PlanError(
                 f"kill point {text!r} cuts a site that is no write",
                 hint=f"only writes are cut: write:{found['n']}/half",
             )
-        rank = int(found["rank"]) if found["rank"] is not None else None
-        return cls(site=name, occurrence=int(found["n"]), rank=rank, cut=cut)
+        over_all = found["rank"] == "all"
+        if over_all and name not in FILE_SITES:
+            raise PlanError(
+                f"kill point {text!r} counts {name} over all processes",
+                hint=f"only file sites are: write {name}:{found['n']}@0 for rank 0",
+            )
+        rank = int(found["rank"]) if found["rank"] and not over_all else None
+        return cls(
+            site=name, occurrence=int(found["n"]), rank=rank, over_all=over_all, cut=cut
+        )
 
     @property
     def is_file_site(self) -> bool:
@@ -111,15 +124,11 @@ class KillPoint:
             return f"{self.share * 100:g}%"
         if self.after_s is not None:
             return f"{self.after_s:g}s"
-        cut = (
-            ""
-            if self.cut is None
-            else "/half"
-            if self.cut == "half"
-            else f"+{self.cut}"
-        )
-        rank = "" if self.rank is None else f"@{self.rank}"
-        return f"{self.site}:{self.occurrence}{cut}{rank}"
+        rank = "@all" if self.over_all else "" if self.rank is None else f"@{self.rank}"
+        cut = ""
+        if self.cut is not None:
+            cut = f"/{self.cut}" if self.cut in ("half", "after") else f"+{self.cut}"
+        return f"{self.site}:{self.occurrence}{rank}{cut}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +182,8 @@ class Plan:
 class Landscape:
     """What a baseline shows of where interruptions can land, on rank 0.
 
-    `saves` are pairs (steps completed when the save began, its number n).
+    `saves` are pairs (steps completed when the save began, its number n). `inside_saves`
+    are kill points in the file ops of one of them, most telling first.
     `epoch_ends` are steps after which an epoch ended.
     """
 
@@ -181,7 +191,8 @@ class Landscape:
     counts: Mapping[str, int]
     saves: Sequence[tuple[int, int]] = ()
     epoch_ends: Sequence[int] = ()
-    file_ops: Mapping[str, int] | None = None  # None: there are no file sites
+    file_ops: int | None = None  # recorded in a run; None: there are no file sites
+    inside_saves: Sequence[KillPoint] = ()  # of a middle save: writes, renames, ...
 
 
 def edges(land: Landscape) -> list[Plan]:
@@ -199,8 +210,7 @@ def edges(land: Landscape) -> list[Plan]:
             found.append([_step(first_step - 1)])
         middle_step, middle_n = saves[len(saves) // 2]
         found.append([KillPoint(site="save-begin", occurrence=middle_n)])
-        if land.file_ops is not None:
-            found += [[point] for point in _inside_save(land)]
+        found += [[point] for point in list(land.inside_saves)[:3]]
         found.append([KillPoint(site="save-end", occurrence=middle_n)])
         after = min(middle_step + 1, land.horizon)
         found.append([_step(after)])
@@ -232,10 +242,9 @@ def every_file_op(land: Landscape) -> list[Plan]:
             "'every-file-op' needs file sites, which are off on this machine",
             hint="ask `spotchaos doctor` why",
         )
-    count = land.file_ops.get("file-op", 0)
     return [
-        Plan((KillPoint(site="file-op", occurrence=n),), drawn=True)
-        for n in range(1, count + 1)
+        Plan((KillPoint(site="file-op", occurrence=n, over_all=True),), drawn=True)
+        for n in range(1, land.file_ops + 1)
     ]
 
 
@@ -306,7 +315,7 @@ def _after_a_save(rng: random.Random, land: Landscape) -> KillPoint:
 
 def _edge_points(land: Landscape) -> list[KillPoint]:
     points = [plan.points[0] for plan in edges(land) if plan.points]
-    return points or [_step(1)]
+    return [*points, *land.inside_saves] or [_step(1)]
 
 
 def _mid_step(rng: random.Random, land: Landscape) -> KillPoint:
@@ -316,21 +325,6 @@ def _mid_step(rng: random.Random, land: Landscape) -> KillPoint:
         return _step(rng.randrange(1, land.horizon + 1))
     site = rng.choice(sites)
     return KillPoint(site=site, occurrence=rng.randrange(1, land.counts[site] + 1))
-
-
-def _inside_save(land: Landscape) -> list[KillPoint]:
-    """Return one kill point in the middle of a write, and one before a rename."""
-    ops = land.file_ops or {}
-    points = []
-    if ops.get("write"):
-        points.append(
-            KillPoint(site="write", occurrence=max(1, ops["write"] // 2), cut="half")
-        )
-    if ops.get("rename"):
-        points.append(KillPoint(site="rename", occurrence=max(1, ops["rename"] // 2)))
-    if ops.get("unlink"):
-        points.append(KillPoint(site="unlink", occurrence=max(1, ops["unlink"] // 2)))
-    return points
 
 
 def _step(n: int) -> KillPoint:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import Exited, Halted, RunningAttempt, launch
 from spotchaos.launch.program import Program
+from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote, start_of
 from spotchaos.model import Attempt, Ended, RankTrace, Trial
@@ -30,6 +32,7 @@ SETTLE_S = 10.0
 QUIET_S = 0.3
 QUIET_BOUND_S = 60.0
 DEFAULT_GRACE_S = 30.0
+OPLOG_BOUND_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ def run_attempt(
     earlier: Sequence[Attempt] = (),
     orders: Mapping[str, Any] | None = None,
     quiet: bool = False,
+    files: FileOrders | None = None,
+    oplog: Callable[[Path], None] | None = None,
 ) -> Attempt:
     """Launch the program once, interrupt it at `point`, and read what it left.
 
@@ -150,21 +155,36 @@ def run_attempt(
         earlier: attempts of this trial, oldest first.
         orders: for the probe, over those of the stage.
         quiet: wait until writes are quiet before it is killed (the control).
+        files: has its file ops supervised; a kill point at a file site does so anyway.
+        oplog: is given the path of the op log, before it goes.
     """
     number = len(earlier) + 1
     command = _command(stage, earlier)
     wanted = {**stage.orders, **(orders or {})}
-    if point is not None and point.site is not None:
+    if point is not None and point.is_file_site:
+        files = replace(files or FileOrders(), points=(str(point),))
+        if stage.settings.halt == "run":
+            files = replace(files, others="run")
+    elif point is not None and point.site is not None:
         wanted["kill"] = str(point)
     begun_s = stage.clock.monotonic()
     warm = stage.warm(command)
     running = launch(
-        stage.program, view, number=number, orders=wanted, command=command, warm=warm
+        stage.program,
+        view,
+        number=number,
+        orders=wanted,
+        command=command,
+        warm=warm,
+        files=files,
     )
     try:
         course = _Course(stage, running, view, point, quiet=quiet, begun_s=begun_s)
         course.follow()
         trace = read_attempt(running.trace_folder)
+        if oplog is not None:
+            _await_end_of(running.oplog, stage.clock)
+            oplog(running.oplog)
         return Attempt(
             number=number,
             command=tuple(command),
@@ -188,6 +208,18 @@ def run_attempt(
         )
     finally:
         running.close()
+
+
+def _await_end_of(oplog: Path, clock: Clock) -> None:
+    """Wait until the supervisor has written its last line; it notices the end itself."""
+    deadline_s = clock.monotonic() + OPLOG_BOUND_S
+    while clock.monotonic() < deadline_s:
+        with oplog.open("rb") as file:
+            file.seek(max(0, oplog.stat().st_size - 4096))
+            if b'"op":"end"' in file.read():
+                return
+        clock.sleep(0.02)
+    raise HarnessError("the supervisor of file ops did not end with the program")
 
 
 def _command(stage: Stage, earlier: Sequence[Attempt]) -> tuple[str, ...]:
@@ -278,7 +310,8 @@ class _Course:
 
     def _fire(self, halted: Halted) -> None:
         """Freeze what is to be interrupted, then interrupt it."""
-        self.landed = halted.kill_point
+        # The user's own spelling says more than the site (a part, all processes).
+        self.landed = str(self._point) if self._point else halted.kill_point
         self._running.settle(halted.kill_point, SETTLE_S)
         if self._quiet:
             self._wait_for_quiet()

@@ -28,7 +28,7 @@ from spotchaos.launch.output import denied_paths, tail
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
-from spotchaos.launch.spec import make_spec
+from spotchaos.launch.spec import FileOrders, make_spec
 from spotchaos.launch.targets import targets_of
 from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
 from spotchaos.launch.zygote import Forked, Warm
@@ -79,7 +79,7 @@ def launch(
     environment: Mapping[str, str] | None = None,
     addresses: Sequence[str] = (),
     listen: Sequence[tuple[str, int]] = (),
-    supervisor: Mapping[str, Any] | None = None,
+    files: FileOrders | None = None,
     warm: Warm | None = None,
     clock: Clock | None = None,
 ) -> RunningAttempt:
@@ -95,7 +95,7 @@ def launch(
         addresses: further addresses of the loopback device, such as a cloud's own.
         listen: where sockets of ours listen inside the attempt's network; they are
             returned in `RunningAttempt.listeners`, in this order.
-        supervisor: of file operations, as `inside.SPEC` has it.
+        files: what a supervisor of file ops is to do; None: there is none.
         warm: the zygote that forks it, and as what; None starts fresh processes.
         clock: for waits; the system's if left out.
 
@@ -118,7 +118,7 @@ def launch(
             environment=environment or {},
             addresses=addresses,
             listen=listen,
-            supervisor=supervisor,
+            files=files,
         )
         if warm is not None and warm.start.ranks is not None:
             spec["ranks"] = warm.start.ranks
@@ -139,6 +139,7 @@ class RunningAttempt:
         self.view = view
         self.folder = folder  # where the harness keeps what belongs to the attempt
         self.trace_folder = folder / "trace"
+        self.oplog = folder / "ops"  # there if file ops are supervised
         self.exit_code: int | None = None  # None: killed by us, or not ended
         self.wall_s = 0.0
         self.cpu_s = 0.0

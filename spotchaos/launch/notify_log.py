@@ -34,6 +34,11 @@ class OpLogWriter:
                 self._data = os.open(path + ".data", flags, 0o666)
 
     @property
+    def began_s(self) -> float:
+        """The moment from which the log counts, CLOCK_MONOTONIC."""
+        return self._began
+
+    @property
     def is_kept(self) -> bool:
         """Whether anything is written at all."""
         return self._lines >= 0

@@ -6,17 +6,31 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.environment import environment_of
 from spotchaos.launch.program import Program
+from spotchaos.launch.supervision import supervision_of
 from spotchaos.launch.view import View
 
 MASTER_PORT = 29500
 # Pids of two attempts must not be the same by chance, nor grow without bound.
 FIRST_PID, PIDS_APART, PID_ROUNDS = 300, 1000, 25
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrders:
+    """What the supervisor of file ops does in one attempt."""
+
+    points: tuple[str, ...] = ()  # kill points, spelled as in plans
+    rules: tuple[str, ...] = ()  # faults without a kill, as JSON
+    keep_data: bool = False  # record the bytes as well
+    observe_reads: bool = False
+    real_fsync: bool = True
+    others: str = "hold"  # or "run": what others do while one op is held
 
 
 def make_spec(
@@ -30,7 +44,7 @@ def make_spec(
     environment: Mapping[str, str],
     addresses: Sequence[str],
     listen: Sequence[tuple[str, int]],
-    supervisor: Mapping[str, Any] | None,
+    files: FileOrders | None,
 ) -> dict[str, Any]:
     """Write the orders, and return everything that the attempt's init must know.
 
@@ -44,7 +58,7 @@ def make_spec(
         environment: variables on top of the program's.
         addresses: further addresses of the loopback device.
         listen: where sockets of ours listen inside.
-        supervisor: of file operations.
+        files: what a supervisor of file ops is to do.
 
     Returns:
         What `inside.main` takes, but for the descriptors.
@@ -102,7 +116,19 @@ def make_spec(
         "pty": program.pty,
         "ranks": program.ranks,
         "master_port": free_port() if has_network else MASTER_PORT,
-        "supervisor": None if supervisor is None else dict(supervisor),
+        "supervisor": None
+        if files is None
+        else supervision_of(
+            roots=[str(own_folder), str(view.out)],
+            oplog=str(folder / "ops"),
+            control=str(folder / "s"),
+            points=files.points,
+            rules=files.rules,
+            discard_data=not files.keep_data,
+            observe_reads=files.observe_reads,
+            real_fsync=files.real_fsync,
+            others=files.others,
+        ),
     }
 
 

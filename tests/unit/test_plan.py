@@ -23,6 +23,8 @@ LAND = Landscape(
         pytest.param("step-end:0", "occurrences count from 1", id="counts-from-one"),
         pytest.param("step-end:x", "write step-end:3", id="not-a-number"),
         pytest.param("step-end:3/half", "only writes are cut", id="cut-of-a-step"),
+        pytest.param("rename:3/half", "only writes are cut", id="cut-of-a-rename"),
+        pytest.param("step-end:3@all", "only file sites are", id="all-of-a-step"),
         pytest.param("120%", "from 0% to 100%", id="beyond-the-end"),
         pytest.param("randon", "did you mean 'random'?", id="near-a-word-for-many"),
     ],
@@ -49,7 +51,8 @@ def test_a_kill_point_reads_back_as_it_was_written(site, occurrence, rank):
         pytest.param("50%", id="share"),
         pytest.param("12.5s", id="seconds"),
         pytest.param("write:3/half", id="half-a-write"),
-        pytest.param("write:3+4096@1", id="bytes-on-a-rank"),
+        pytest.param("write:3@1+4096", id="bytes-on-a-rank"),
+        pytest.param("file-op:9@all/after", id="after-an-op-of-any-process"),
         pytest.param("step-end:4,load-begin:1,step-end:2", id="three-interruptions"),
         pytest.param("after-finish", id="after-the-finish"),
     ],
@@ -99,7 +102,8 @@ def test_inside_a_save_is_an_edge_where_there_are_file_sites():
         horizon=LAND.horizon,
         counts=LAND.counts,
         saves=LAND.saves,
-        file_ops={"write": 40, "rename": 6},
+        file_ops=90,
+        inside_saves=[KillPoint(site="write", occurrence=20, cut="half")],
     )
     assert any("write:20/half" in str(plan) for plan in edges(land))
 
