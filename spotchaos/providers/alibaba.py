@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Literal, Self
 
 from spotchaos.providers.exchange import (
@@ -108,7 +108,7 @@ class AlibabaMetadata:
         }
         told = [n for n in self.notices if n.is_readable(now)]
         if told:
-            release = told[-1].deadline.astimezone(UTC)
+            release = told[-1].told_deadline
             items[self.ITEM] = f"{release:%Y-%m-%dT%H:%M:%SZ}"
         elif self.absent == "empty":
             items[self.ITEM] = ""

@@ -164,10 +164,10 @@ class AwsMetadata:
             told = notice.is_readable(now)
             if notice.kind in ACTIONS:
                 # If a termination fails, the old time stays, then in the past.
-                items["spot/termination-time"] = _instant(notice.deadline)
+                items["spot/termination-time"] = _instant(notice.told_deadline)
                 if told:
                     items["spot/instance-action"] = json.dumps(
-                        {"action": notice.kind, "time": _instant(notice.deadline)}
+                        {"action": notice.kind, "time": _instant(notice.told_deadline)}
                     )
             elif notice.kind == "rebalance" and told:
                 items["events/recommendations/rebalance"] = json.dumps(
@@ -250,7 +250,6 @@ def _listing(tree: Mapping[str, str], path: str) -> list[str]:
 
 
 def _instant(moment: datetime) -> str:
-    """Write whole seconds, rounded down: the reclaim never comes before what is told."""
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -261,7 +260,7 @@ def _maintenance(notice: Notice, code: str, now: datetime) -> str:
     elif notice.phase(now) is Phase.GONE:
         state = "completed"
     form = "%-d %b %Y %H:%M:%S GMT"
-    begins = notice.deadline.astimezone(UTC)
+    begins = notice.told_deadline
     return json.dumps(
         [
             {

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, ClassVar, Literal, Self
 
@@ -171,7 +171,7 @@ class AzureMetadata:
             "EventType": notice.kind,
             "ResourceType": "VirtualMachine",
             "Resources": [self.vm] if notice.is_for_us else list(self.others),
-            "NotBefore": "" if has_started else self._moment(notice.deadline),
+            "NotBefore": "" if has_started else self._moment(notice.told_deadline),
         }
         if version >= _SOURCE_SINCE:
             event |= {"Description": _description(notice), "EventSource": "Platform"}
@@ -183,10 +183,9 @@ class AzureMetadata:
         return f"5907C0A5-0000-4000-8000-{number:012d}"
 
     def _moment(self, at: datetime) -> str:
-        whole = at.astimezone(UTC).replace(microsecond=0)
         if self.time_format == "iso":
-            return f"{whole:%Y-%m-%dT%H:%M:%SZ}"
-        return format_datetime(whole, usegmt=True)
+            return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+        return format_datetime(at, usegmt=True)
 
     def _instance(self, request: Request) -> Response:
         if request.headers.get("metadata", "").strip().lower() != "true":

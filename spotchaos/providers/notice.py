@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from spotchaos.errors import UsageError
@@ -85,6 +85,17 @@ class Notice:
     def is_acknowledged(self, now: datetime) -> bool:
         """Tell whether the program has agreed to an early start by `now`."""
         return self.acknowledged_at is not None and now >= self.acknowledged_at
+
+    @property
+    def told_deadline(self) -> datetime:
+        """The deadline as answers tell it, in UTC and whole seconds, rounded up.
+
+        Rounded down, a window of less than a second would begin with a time that has
+        passed, which programs rightly take for an old notice.
+        """
+        moment = self.deadline.astimezone(UTC)
+        whole = moment.replace(microsecond=0)
+        return whole if whole == moment else whole + timedelta(seconds=1)
 
     def changes(self) -> list[datetime]:
         """Return every moment at which an answer about it may change, oldest first."""

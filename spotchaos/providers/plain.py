@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Self
 
 from spotchaos.providers.exchange import Request, Response
@@ -30,7 +30,7 @@ class PlainNotice:
         if request.path != self.PATH or not told:
             note = "" if request.path == self.PATH else "unknown path"
             return replace(self.refusal(404), note=note)
-        at = told[-1].deadline.astimezone(UTC)
+        at = told[-1].told_deadline
         body = {"kind": told[-1].kind, "deadline": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
         return Response(body=json.dumps(body).encode(), content_type="application/json")
 

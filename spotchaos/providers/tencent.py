@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Self
 
 from spotchaos.providers.exchange import Request, Response
@@ -33,7 +33,7 @@ class TencentMetadata:
         told = [n for n in self.notices if n.is_readable(now)]
         if not told:
             return self.refusal(404)
-        at = told[-1].deadline.astimezone(UTC)
+        at = told[-1].told_deadline
         return Response(body=f"{at:%Y-%m-%dT%H:%M:%SZ}".encode())
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Self:

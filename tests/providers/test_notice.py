@@ -105,6 +105,16 @@ def test_the_first_reclaim_counts():
     assert reclaim_at([make_notice(reclaim_at=None)]) is None
 
 
+@given(announced=st.floats(0, 3), grace=st.floats(0.001, 3))
+def test_a_deadline_that_lies_ahead_never_reads_as_past(announced, grace):
+    notice = make_notice(deadline=at(announced + grace))
+    assert (
+        notice.deadline <= notice.told_deadline < notice.deadline + timedelta(seconds=1)
+    )
+    assert notice.told_deadline.microsecond == 0
+    assert notice.told_deadline >= at(announced)
+
+
 offsets = st.one_of(st.none(), st.integers(0, 60))
 
 
