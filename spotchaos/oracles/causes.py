@@ -6,7 +6,7 @@ those too would bury the cause. The first differing column names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotchaos.model import StepMark
@@ -58,15 +58,20 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
         if 1 in same
         else min(same, key=lambda s: abs(s - difference.step), default=None)
     )
-    known = {sample for mark in steps.values() for sample in mark.samples or ()}
     return Mixup(
         step=difference.step,
         rank=view.rank,
         instead=instead,
         is_other_order=_order(expected) != given,
         is_fixed_order=_is_fixed(steps),
-        is_known=bool(same) or not known or known.issuperset(found.samples or ()),
+        is_known=bool(same) or _knows(steps, found.samples or ()),
     )
+
+
+def _knows(steps: Mapping[int, StepMark], samples: Sequence[str]) -> bool:
+    """Whether all of these samples occur in a line; a line without any knows nothing."""
+    known = {sample for mark in steps.values() for sample in mark.samples or ()}
+    return not known or known.issuperset(samples)
 
 
 def _order(mark: StepMark) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from spotchaos.model import Verdict
 from spotchaos.oracles import judge
 
 QUICK = settings(
-    max_examples=25,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
