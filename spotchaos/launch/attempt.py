@@ -24,7 +24,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
 from spotchaos.launch.freezing import Freezer, Stillness
-from spotchaos.launch.output import denied_paths, tail
+from spotchaos.launch.output import bound, denied_paths, tail
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
@@ -37,6 +37,7 @@ INSIDE = Path(__file__).with_name("inside.py")
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
 START_BOUND_S = 60.0
 END_BOUND_S = 20.0
+LOOK_EVERY_S = 10.0  # at the size of the output
 POLL_S = 0.01
 
 
@@ -94,7 +95,8 @@ def launch(
         environment: variables on top, such as the addresses of fakes.
         addresses: further addresses of the loopback device, such as a cloud's own.
         listen: where sockets of ours listen inside the attempt's network; they are
-            returned in `RunningAttempt.listeners`, in this order.
+            returned in `RunningAttempt.listeners`, in this order. With an allowed
+            network they listen on the machine itself.
         files: what a supervisor of file ops is to do; None: there is none.
         warm: the zygote that forks it, and as what; None starts fresh processes.
         clock: for waits; the system's if left out.
@@ -122,6 +124,8 @@ def launch(
         )
         if warm is not None and warm.start.ranks is not None:
             spec["ranks"] = warm.start.ranks
+        if program.allow_network:
+            running.listeners += [socket.create_server(place) for place in listen]
         running.begin(spec, warm)
     except BaseException:
         running.close()
@@ -249,12 +253,13 @@ class RunningAttempt:
                         "an attempt vanished although nobody ended it",
                         hint="was it out of memory? see the kernel's log",
                     )
-            left_s = 3600.0
+            bound(self.folder / "output")
+            left_s = LOOK_EVERY_S
             if deadline_s is not None:
                 left_s = deadline_s - self._clock.monotonic()
                 if left_s <= 0:
                     return None
-            self._wait_readable(left_s)
+            self._wait_readable(min(left_s, LOOK_EVERY_S))
 
     def _until(self, condition: Callable[[], bool], bound_s: float, what: str) -> None:
         """Take in what comes until the condition holds.

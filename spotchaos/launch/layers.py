@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 # File systems that are windows into the kernel: nothing of the user's lies on them.
@@ -96,11 +96,15 @@ def is_below(path: str, folder: str) -> bool:
     return path == folder or folder == "/" or path.startswith(folder + "/")
 
 
-def plan_layers(mounts: Sequence[Mount], *, whole_root: bool) -> list[Layer]:
+def plan_layers(
+    mounts: Sequence[Mount], *, whole_root: bool, folder: str = "/"
+) -> list[Layer]:
     """Return the layers of a view, outer before inner.
 
     Args:
         mounts: all mounts of the machine.
+        folder: the program's working folder; its mount is overlaid even if read-only,
+            since a view of it can be written all the same.
         whole_root: one overlay can cover `/` although there are mounts below it.
     """
     outside = (*FRESH, *WINDOWS)
@@ -109,6 +113,10 @@ def plan_layers(mounts: Sequence[Mount], *, whole_root: bool) -> list[Layer]:
         for m in mounts
         if m.at != "/" and not any(is_below(m.at, place) for place in outside)
     }
+    own = [m for m in relevant.values() if m.is_folder and is_below(folder, m.at)]
+    if own:
+        innermost = max(own, key=lambda m: _depth(m.at))
+        relevant[innermost.at] = replace(innermost, readonly=False)
     if whole_root:
         layers = [Layer("/", "overlay")]
         layers += [Layer(at, _how(relevant[at])) for at in sorted(relevant, key=_depth)]

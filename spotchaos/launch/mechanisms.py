@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
 
 TRY_BOUND_S = 60.0
+# A second choice must have room for some checkpoints; containers often give /dev/shm 64 MB.
+ROOM_BYTES = 1 << 30
 SCRIPT = Path(__file__).with_name("namespaces.py")
 
 
@@ -32,6 +36,7 @@ class Mechanisms:
     overlay: str | None = None  # "root" (one for all), "user" (one for each folder)
     fresh_proc: bool = False
     control_group: Path | None = None  # below it, groups of ours can freeze and kill
+    place: Path | None = None  # where views can be kept; None: anywhere
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def as_report(self) -> dict[str, str]:
@@ -95,8 +100,27 @@ def find_mechanisms(scratch: Path | None = None) -> Mechanisms:
     Raises:
         HarnessError: not even a process could be started to try.
     """
-    place = scratch or Path(tempfile.gettempdir())
-    return _find(place, os.geteuid())
+    places = [scratch] if scratch else candidate_places()
+    first = _find(places[0], os.geteuid())
+    if first.overlay is not None:
+        return first
+    # The upper layer of an overlay must not be an overlay itself, as in a container.
+    for place in places[1:]:
+        with contextlib.suppress(HarnessError):
+            found = _find(place, os.geteuid())
+            if found.overlay is not None:
+                return found
+    return first
+
+
+def candidate_places() -> list[Path]:
+    """Return the folders that may hold views, best first."""
+    places = [Path(tempfile.gettempdir())]
+    for place in (Path("/var/tmp"), Path("/dev/shm")):
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(place).free >= ROOM_BYTES and place not in places:
+                places.append(place)
+    return places
 
 
 @functools.cache
@@ -109,9 +133,10 @@ def _find(place: Path, user: int) -> Mechanisms:
             f"could not try what this machine can do: {error}",
             hint=f"is {str(place)!r} writable, with space left? set TMPDIR to another",
         ) from error
-    return mechanisms_from(
+    found = mechanisms_from(
         tried, control_group=process_tree.find_control_group(), is_root=user == 0
     )
+    return replace(found, place=place)
 
 
 def _try_all(folder: Path) -> dict[str, str | None]:

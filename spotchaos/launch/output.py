@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 from pathlib import Path
 
 TAIL_LINES = 60
 TAIL_BYTES = 64 << 10
+# Of output on our disk; a program may print for days.
+LIMIT_BYTES = 64 << 20
+# fallocate(2): FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_PUNCH = 3
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def tail(path: Path) -> str:
@@ -25,3 +32,14 @@ def tail(path: Path) -> str:
 def denied_paths(output: str) -> list[str]:
     """Return the paths that Python's own messages call read-only (EROFS)."""
     return re.findall(r"Read-only file system: '([^']+)'", output)
+
+
+def bound(path: Path) -> None:
+    """Give the disk back all but the end of a file of output that has grown large."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        if status.st_blocks * 512 <= LIMIT_BYTES:
+            return
+        with path.open("r+b") as file:
+            length = ctypes.c_int64(status.st_size - TAIL_BYTES)
+            _libc.fallocate64(file.fileno(), _PUNCH, ctypes.c_int64(0), length)

@@ -21,7 +21,11 @@ from typing import Self
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.launch.copying import copy_tree
 from spotchaos.launch.layers import Layer, plan_layers, read_mounts
-from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
+from spotchaos.launch.mechanisms import (
+    Mechanisms,
+    candidate_places,
+    find_mechanisms,
+)
 from spotchaos.launch.namespaces import remove_tree
 from spotchaos.launch.view import View as View  # callers find it here
 
@@ -61,8 +65,9 @@ class Workspace:
         self.folder = self.folder.resolve()
         self.keep = keep
         self.mechanisms = mechanisms or find_mechanisms()
-        sweep(Path(tempfile.gettempdir()))
-        self.scratch = _make_scratch(scratch)
+        for place in candidate_places():
+            sweep(place)
+        self.scratch = _make_scratch(scratch or self.mechanisms.place)
         # Locked before it has its name: a sweep must not find it unlocked.
         self._lock_file = (self.scratch / "lock.new").open("w")
         fcntl.flock(self._lock_file, fcntl.LOCK_EX)
@@ -75,7 +80,9 @@ class Workspace:
         self.layers: list[Layer] = []
         if self.mechanisms.overlay is not None:
             self.layers = plan_layers(
-                self.mounts, whole_root=self.mechanisms.overlay == "root"
+                self.mounts,
+                whole_root=self.mechanisms.overlay == "root",
+                folder=str(self.folder),
             )
 
     def __enter__(self) -> Self:
@@ -184,7 +191,7 @@ def sweep(parent: Path) -> None:
 
 
 def _make_scratch(parent: Path | None) -> Path:
-    places = [parent] if parent else [Path(tempfile.gettempdir()), Path("/var/tmp")]
+    places = [parent] if parent else candidate_places()
     trouble: OSError | None = None
     for place in places:
         try:

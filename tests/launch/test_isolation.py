@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.launch.addresses import free_port
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.program import wants_terminal
 from spotchaos.launch.workspace import PREFIX, Workspace
@@ -165,6 +166,25 @@ def test_the_harness_can_listen_inside(start):
         """,
         addresses=["192.0.2.7"],
         listen=[("192.0.2.7", 80)],
+    )
+    (listener,) = attempt.listeners
+    listener.settimeout(BOUND_S)
+    connection, _ = listener.accept()
+    with connection:
+        connection.sendall(b"hello")
+    assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
+
+
+def test_the_harness_listens_outside_where_the_network_is_allowed(start):
+    port = free_port()
+    attempt = start(
+        f"""
+        import socket
+        with socket.create_connection(("127.0.0.1", {port}), 30) as s:
+            assert s.recv(10) == b"hello"
+        """,
+        allow_network=True,
+        listen=[("127.0.0.1", port)],
     )
     (listener,) = attempt.listeners
     listener.settimeout(BOUND_S)
