@@ -22,6 +22,8 @@ Mechanism: TypeAlias = Literal[
     "none",
 ]
 
+Status: TypeAlias = Literal["verified", "second-hand", "not-verified"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
@@ -38,9 +40,11 @@ class Profile:
     # Granularity and smallest amount of the bill, in seconds; None: nothing was found.
     billing_s: float | None = None
     billing_minimum_s: float | None = None
+    billing_source: str = ""
+    billing_status: Status = "not-verified"
     source: str
     read: date
-    status: Literal["verified", "second-hand", "not-verified"]
+    status: Status
 
     @property
     def says(self) -> str:
