@@ -248,17 +248,22 @@ class CheckpointStore:
         return [folder for _, _, folder in sorted(numbered, reverse=True)]
 
     def _new_folder(self, name: str) -> Path:
-        """Make a folder that no earlier save of this step has used: files never mix."""
-        stem, _, first = name.partition(".")
-        generation = int(first or 0)
+        """Make a folder that comes after every earlier save of the same step.
+
+        A step that is saved again never goes under a name that is free again, or what was
+        saved last would not be the newest; and files of two saves never mix.
+        """
+        step, generation = self.place(self.root / name)
+        for folder in self._folders():
+            taken_step, taken = self.place(folder)
+            if taken_step == step:
+                generation = max(generation, taken + 1)
+        stem = name.partition(".")[0]
         while True:
             folder = self.root / (f"{stem}.{generation}" if generation else stem)
             if folder.name not in self._reserved:
-                try:
+                with contextlib.suppress(FileExistsError):
                     folder.mkdir(parents=True)
-                except FileExistsError:
-                    pass
-                else:
                     return folder
             generation += 1
 

@@ -77,9 +77,7 @@ class Manifest:
                 hint="resume with the release of spotchaos that wrote it, or a newer one",
             )
         if digest != _digest({"format": written_in, **body}):
-            raise DamagedError(
-                f"the manifest of {of} is damaged: its digest differs"
-            )
+            raise DamagedError(f"the manifest of {of} is damaged: its digest differs")
         try:
             files = {
                 name: FileEntry(**entry) for name, entry in body.pop("files").items()
