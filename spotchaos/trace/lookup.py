@@ -248,6 +248,9 @@ def join(
     known = {rank: each for rank, each in found.items() if each}
     if not known:
         return Join(None, dict.fromkeys(looked))
+    # Where only the rank that saves was sampled, the others' weights are found nowhere:
+    # they follow those that are known.
+    placed = [rank for rank in known if looked[rank].get("weights")] or [*known]
 
     def order(step: int, ranks: Collection[int]) -> tuple[int | bool, ...]:
         state, other = _total(known, step, ranks)
@@ -257,14 +260,12 @@ def join(
     # What every rank likes best, judged by its state alone, is where all of them joined.
     best = [
         {s for s, score in each.items() if score[0] == max(v[0] for v in each.values())}
-        for each in known.values()
+        for each in map(known.__getitem__, placed)
     ]
     shared = set.intersection(*best)
     if shared:
         step = max(shared, key=lambda s: order(s, known.keys()))
-        return Join(
-            step, {r: step if r in known else None for r in looked}, _total(known, step)
-        )
+        return Join(step, dict.fromkeys(looked, step), _total(known, step))
     own = {
         rank: max(known[rank], key=lambda s: order(s, [rank]))
         if rank in known

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from synthetic import PERFECT, STREAMS, Flaw, Program, names
@@ -411,3 +413,47 @@ def test_a_perfect_resume_after_a_flawed_one_adds_nothing(data):
     # It resumed from what the second attempt had saved, at step 6.
     assert judgement.resumes[1].joined == 6
     assert set(judgement.resumes[1].restored[0].values()) == {6}
+
+
+def _sparse(attempt, every=10):
+    """Return what `--fingerprint saves` keeps: every tenth state, saves, no gradients."""
+    ranks = {}
+    for number, rank in attempt.trace.ranks.items():
+        steps = [
+            replace(
+                mark,
+                components={
+                    c: f for c, f in mark.components.items() if c != "gradients"
+                },
+            )
+            for mark in rank.steps
+        ]
+        states = {s: state for s, state in rank.states.items() if s % every == 0}
+        ranks[number] = replace(rank, states=states, steps=tuple(steps))
+    return replace(attempt, trace=replace(attempt.trace, ranks=ranks))
+
+
+def _judge_sparse(program, stop, flaw):
+    full, baseline = program.trial([stop], flaw=flaw), program.baseline()
+    runs = tuple(_sparse(run) for run in baseline.runs)
+    trial = replace(full, attempts=tuple(_sparse(a) for a in full.attempts))
+    return judge(trial, replace(baseline, runs=runs))
+
+
+@QUICK
+@given(st.data())
+def test_a_perfect_resume_is_held_with_states_at_saves_alone(data):
+    program = data.draw(programs(momentum=True))
+    stop, joined = _plan(data, program)
+    judgement = _judge_sparse(program, stop, PERFECT)
+    assert names(judgement) == []
+    assert judgement.resumes[0].joined == joined
+
+
+@QUICK
+@given(st.data())
+def test_a_lost_optimizer_is_named_with_states_at_saves_alone(data):
+    program = data.draw(programs(momentum=True, warmup=0))
+    stop, joined = _plan(data, program)
+    judgement = _judge_sparse(program, stop, Flaw(lost=frozenset({"optimizer"})))
+    _only(judgement, "optimizer-not-restored", "optimizer", joined)

@@ -139,6 +139,16 @@ def test_ranks_that_resumed_from_different_steps_disagree():
     )
 
 
+def test_a_rank_whose_weights_were_never_sampled_follows_the_others():
+    line = make_line({"weights": WEIGHTS, "batch": WEIGHTS})
+    sparse = make_line({"weights": WEIGHTS[:3], "batch": WEIGHTS[:3]})
+    looked = {
+        0: look_up(line, {"weights": "w3", "batch": "w3"}, leave_out=()),
+        1: look_up(sparse, {"weights": "w3", "batch": "w2"}, leave_out=()),
+    }
+    assert dict(join(looked).ranks) == {0: 3, 1: 3}
+
+
 def test_a_plateau_on_one_rank_is_no_disagreement():
     line = make_line({"weights": ["a", "b", "b", "b"], "buffers": ["a", "b", "c", "c"]})
     other = make_line(
