@@ -91,6 +91,8 @@ def open_(context: Context, request: Request) -> Job | None:
             node = context.nodes.of(found) if direct else None
             node = node or context.adopt(label or "", place.path, found)
             context.keep_base(node, place.path)
+            if not direct:
+                context.own(node, place.path, found)
         if flags & os.O_CREAT:
             os.umask(umask_of(request.tid))
         ours = (flags | os.O_CLOEXEC) & ~os.O_DIRECTORY
@@ -293,6 +295,7 @@ def truncate(context: Context, request: Request) -> Job | None:
     def act() -> dict[str, Any]:
         node = context.adopt(label, place.path, found)
         context.keep_base(node, place.path)
+        context.own(node, place.path, found)
         os.truncate(place.path, length)
         context.nodes.same(node, _found(place))
         return {"node": node, "len": length}

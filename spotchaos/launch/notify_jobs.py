@@ -1,5 +1,5 @@
 # pathlib costs the program 10 ms at its start, and this may run in its process.
-# ruff: noqa: PTH115, PTH116, PTH118, PTH123, PTH208
+# ruff: noqa: PTH105, PTH115, PTH116, PTH118, PTH123, PTH208
 """One file op that waits to be carried out, and what all of them share."""
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from typing import Any
@@ -33,12 +34,15 @@ class Context:
         *,
         frames: FrameTable | None = None,
         real_fsync: bool = True,
+        break_links: bool = False,
     ) -> None:
         self.listener = listener
         self.nodes = nodes
         self.log = log
         self.frames = frames
         self.real_fsync = real_fsync
+        self._break_links = break_links
+        self._from_before: set[int] = set()
         self.tracees = Tracees()
         self.maps = MappedFiles()
         self.buffer = mmap.mmap(-1, BUFFER_BYTES)
@@ -48,8 +52,10 @@ class Context:
     def scan(self) -> None:
         """Log what lies in the watched folders before the first op."""
         for entry in self.nodes.scan():
-            if entry.kind == "file" and entry.size:
-                self.unread.add(entry.node)
+            if entry.kind == "file":
+                self._from_before.add(entry.node)
+                if entry.size:
+                    self.unread.add(entry.node)
             self.log.add(
                 op="start",
                 path=entry.path,
@@ -70,6 +76,22 @@ class Context:
             finally:
                 os.close(fd)
             self.log.add(op="base", node=node, len=length, data_off=offset)
+
+    def own(self, node: int, path: str, found: os.stat_result) -> None:
+        """Give a file its own bytes, if it is a hard link to something kept elsewhere.
+
+        Only files of before the run with one name here are meant: what the program has
+        linked itself stays linked.
+        """
+        if not self._break_links or node not in self._from_before or found.st_nlink < 2:
+            return
+        self._from_before.discard(node)
+        if self.nodes.is_linked(node):
+            return
+        copy = f"{path}.{os.getpid()}.own"
+        shutil.copy2(path, copy)
+        os.replace(copy, path)
+        self.nodes.same(node, os.lstat(path))
 
     def flush_maps(self) -> None:
         """Log what was stored into mapped files since the last op."""

@@ -101,6 +101,10 @@ class Nodes:
         """Return a name that the node has now, the first in order; None if nameless."""
         return min(self._names.get(node, ()), default=None)
 
+    def is_linked(self, node: int) -> bool:
+        """Tell whether the node has more than one name below the watched folders."""
+        return len(self._names.get(node, ())) > 1
+
     def is_nameless(self, node: int) -> bool:
         """Tell whether the node has no name left below the watched folders."""
         return not self._names.get(node)

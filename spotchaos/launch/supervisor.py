@@ -69,6 +69,8 @@ class Options:
             `run` lets the other processes and threads go on.
         frames: path of the table in which the probe notes lines; None for none.
         observe_reads: also log what is looked up and opened for reading.
+        break_links: copy a file of before the run that is a hard link to something
+            outside, before it is opened for writing: kept blobs stay whole.
     """
 
     roots: tuple[str, ...]
@@ -82,6 +84,7 @@ class Options:
     others: str = "hold"
     frames: str | None = None
     observe_reads: bool = False
+    break_links: bool = False
 
 
 @dataclass
@@ -231,6 +234,7 @@ class Supervisor:
             log,
             frames=FrameTable(options.frames) if options.frames else None,
             real_fsync=options.real_fsync,
+            break_links=options.break_links,
         )
         self._gate = Gate(list(options.points), list(options.rules))
         self._number = 0
@@ -308,7 +312,7 @@ class Supervisor:
             kernel=os.uname().release,
             machine=os.uname().machine,
         )
-        if log.is_kept:
+        if log.is_kept or self._options.break_links:
             self._context.scan()
 
     def _serve(self, request: Request) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,7 @@ class Materialiser:
         """
         target.mkdir(parents=True, exist_ok=True)
         placed: dict[int, Path] = {}
+        names = Counter(thing.content for thing in layout.things.values())
         folders: list[tuple[Path, int]] = []
         for path, thing in sorted(layout.things.items()):
             place = target / path
@@ -63,18 +65,20 @@ class Materialiser:
             elif thing.node in placed:
                 place.hardlink_to(placed[thing.node])
             else:
-                self._place(thing, place)
+                # Two links to one blob would look like a link of the program's own.
+                links = self._links and names[thing.content] == 1
+                self._place(thing, place, links=links)
                 placed[thing.node] = place
         for place, mode in reversed(folders):  # a read-only folder is closed last
             place.chmod(mode)
 
-    def _place(self, thing: Thing, place: Path) -> None:
+    def _place(self, thing: Thing, place: Path, *, links: bool) -> None:
         content = thing.content or Content(())
         if self._blobs is None or content.size < SMALL_BYTES:
             self._copy(content, place)
         else:
             blob = self._blob(content, self._blobs)
-            if self._links:
+            if links:
                 place.hardlink_to(blob)
                 return  # its mode is the blob's: they are one file
             if not (self._reflinks and self._reflink(blob, place)):

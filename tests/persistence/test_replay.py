@@ -165,3 +165,22 @@ def test_random_parts_of_temporary_names_do_not_change_the_digest(make_scribe):
     scribe.creat("other")
     digests.add(oplog.digest(scribe.history().log))
     assert len(digests) == 2
+
+
+def test_links_to_blobs_are_used_once_in_a_state(scribe, tmp_path):
+    for name in "ab":
+        scribe.creat(name)
+        scribe.write(name, b"x" * 2_000_000)
+    scribe.creat("c")
+    scribe.write("c", b"y" * 2_000_000)
+    scribe.link("c", "d")
+    history = scribe.history()
+    layout = build(history, StateToken(letter="K", number=history.log.last + 1))
+    (tmp_path / "blobs").mkdir()
+    writer = Materialiser(history, tmp_path / "blobs", links=True)
+    for target in (tmp_path / "one", tmp_path / "two"):
+        writer.write(layout, target)
+        assert observed(target) == expected(history, layout)
+    assert (tmp_path / "one" / "a").samefile(tmp_path / "two" / "a")
+    assert not (tmp_path / "one" / "c").samefile(tmp_path / "two" / "c")
+    assert (tmp_path / "one" / "c").samefile(tmp_path / "one" / "d")

@@ -197,3 +197,36 @@ def test_a_second_run_has_the_same_digest_though_its_temporary_names_differ(benc
         digests.add(oplog.digest(bench.record(program)[1].log))
         bench.clear()
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("how", ["in-place", "truncate", "append"])
+def test_a_hard_link_is_broken_before_the_program_writes_through_it(
+    bench, tmp_path, how
+):
+    blob = tmp_path / "blob"
+    blob.write_bytes(b"kept for the next state")
+    (bench.root / "ckpt").hardlink_to(blob)
+
+    def program():
+        if how == "truncate":
+            os.truncate(bench.root / "ckpt", 4)
+        else:
+            with open(bench.root / "ckpt", "wb" if how == "in-place" else "ab") as file:
+                file.write(b"new")
+        return 0
+
+    status, _ = bench.record(program, break_links=True)
+    assert status == 0
+    assert blob.read_bytes() == b"kept for the next state"
+    assert (bench.root / "ckpt").read_bytes() != blob.read_bytes()
+
+
+def test_what_the_program_linked_itself_stays_linked(bench):
+    def program():
+        (bench.root / "a").write_bytes(b"one")
+        os.link(bench.root / "a", bench.root / "b")
+        (bench.root / "a").write_bytes(b"two")
+        return 0
+
+    bench.record(program, break_links=True)
+    assert (bench.root / "b").read_bytes() == b"two"
