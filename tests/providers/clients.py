@@ -34,23 +34,23 @@ FLAVOR = {"Metadata-Flavor": "Google"}
 def with_requests():
     import requests
 
-    return requests.get(ACTION, timeout=5).json()["action"]
+    return requests.get(ACTION, timeout=20).json()["action"]
 
 
 def with_requests_over_ipv6():
     import requests
 
     url = ACTION.replace(HOST, "[fd00:ec2::254]")
-    return requests.get(url, timeout=5).json()["action"]
+    return requests.get(url, timeout=20).json()["action"]
 
 
 def with_urllib():
-    with urllib.request.urlopen(ACTION, timeout=5) as answer:
+    with urllib.request.urlopen(ACTION, timeout=20) as answer:
         return json.load(answer)["action"]
 
 
 def with_http_client():
-    link = http.client.HTTPConnection(HOST, timeout=5)
+    link = http.client.HTTPConnection(HOST, timeout=20)
     link.request("GET", PATH)
     found = json.loads(link.getresponse().read())["action"]
     link.close()
@@ -60,14 +60,14 @@ def with_http_client():
 def with_httpx():
     import httpx
 
-    return httpx.get(ACTION, timeout=5).json()["action"]
+    return httpx.get(ACTION, timeout=20).json()["action"]
 
 
 def with_httpx_async():
     import httpx
 
     async def ask():
-        async with httpx.AsyncClient(timeout=5) as client:
+        async with httpx.AsyncClient(timeout=20) as client:
             return (await client.get(ACTION)).json()["action"]
 
     return asyncio.run(ask())
@@ -102,14 +102,14 @@ def with_asyncio_over_ipv6():
 def with_botocore():
     from botocore.utils import InstanceMetadataFetcher
 
-    fetcher = InstanceMetadataFetcher(timeout=5, num_attempts=1)
+    fetcher = InstanceMetadataFetcher(timeout=20, num_attempts=1)
     return fetcher.retrieve_iam_role_credentials()["role_name"]
 
 
 def at_google_with_requests():
     import requests
 
-    return requests.get(GOOGLE, headers=FLAVOR, timeout=5).text
+    return requests.get(GOOGLE, headers=FLAVOR, timeout=20).text
 
 
 def at_google_with_aiohttp():
@@ -120,14 +120,14 @@ def at_alibaba_with_requests():
     import requests
 
     url = "http://100.100.100.200/latest/meta-data/instance/spot/termination-time"
-    return requests.get(url, timeout=5).status_code
+    return requests.get(url, timeout=20).status_code
 
 
 def at_azure_with_requests():
     import requests
 
     url = f"http://{HOST}/metadata/scheduledevents?api-version=2020-07-01"
-    answer = requests.get(url, headers={"Metadata": "true"}, timeout=5)
+    answer = requests.get(url, headers={"Metadata": "true"}, timeout=20)
     return answer.json()["Events"][0]["EventType"]
 
 
@@ -136,7 +136,7 @@ def tutorial_poller():
     import requests
 
     try:
-        return requests.get(ACTION, timeout=1).status_code == 200
+        return requests.get(ACTION, timeout=20).status_code == 200
     except Exception:
         return False
 
@@ -153,7 +153,7 @@ def elsewhere():
     """Try to leave the machine in every way that Python's sockets offer."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         return {
-            "tcp": is_refused(lambda: socket.create_connection(("192.0.2.1", 80), 5)),
+            "tcp": is_refused(lambda: socket.create_connection(("192.0.2.1", 80), 20)),
             "ipv6": is_refused(
                 lambda: socket.create_connection(("2001:db8::1", 80), 5)
             ),

@@ -1,10 +1,10 @@
 """The pollers of the reference core, written from the documents alone, see our notices."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spotchaos.clock import ManualClock, SystemClock
+from spotchaos.clock import ManualClock
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.serving import on_loopback
 from spotchaos.providers.stories import story
@@ -87,11 +87,12 @@ def test_a_service_that_fails_is_not_taken_for_silence(name):
 
 
 def test_a_window_of_less_than_a_second_is_not_taken_for_an_old_notice():
-    service = NoticeService(story("aws"), time_scale=300)
+    clock = ManualClock(datetime(2026, 1, 1, 0, 0, 0, 700_000, tzinfo=UTC))
+    service = NoticeService(story("aws"), clock=clock, time_scale=600)
     with on_loopback(service) as url:
-        poller = AwsPoller(url, timeout_s=5.0, clock=SystemClock())
-        poller.ask()
-        service.announce()
+        poller = AwsPoller(url, timeout_s=5.0, clock=clock)
+        (notice,) = service.announce()
+        assert notice.deadline.second == 0
         assert poller.ask().is_order
 
 
