@@ -213,3 +213,28 @@ def test_a_harness_that_goes_away_ends_the_program(bench):
         running.wait()
     running.finish()
     assert (bench.root / "a").read_text() == ""
+
+
+def test_killing_one_rank_leaves_the_state_in_which_it_died_earlier(bench):
+    code = (
+        f"import os; os.chdir({str(bench.root)!r}); rank = os.environ['RANK']\n"
+        "for i in range(3):\n"
+        "    with open(f'{rank}.tmp', 'w') as file: file.write(rank * (i + 1))\n"
+        "    os.replace(f'{rank}.tmp', f'shard-{rank}')\n"
+    )
+    python = [sys.executable, "-S", "-c", code]
+    both = ["sh", "-c", 'RANK=1 "$@" & RANK=0 "$@"; wait', "sh", *python]
+    _, history = bench.record(both)
+    mine = [op.number for op in history.ops if op.rank == 1]
+    for nth in (1, 2, 3, 5, 9):
+        bench.clear()
+        running, halt, wire = bench.halted(both, f"file-op:{nth}@1")
+        os.kill(halt["pid"], signal.SIGKILL)
+        wire.write(b'{"go": 1}\n')
+        wire.flush()
+        assert running.wait() == 0
+        running.finish()
+        wire.close()
+        end = history.log.last + 1
+        token = StateToken(letter="K", number=end, early=((1, mine[nth - 1]),))
+        assert observed(bench.root) == expected(history, build(history, token)), nth
