@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 from spotchaos import __version__
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
@@ -31,7 +32,7 @@ from spotchaos.findings import PROMISES, UNKNOWN
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
-from spotchaos.model import Finding, Judgement, Trial, Verdict, worst
+from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
 from spotchaos.oracles import judge
 from spotchaos.plan import (
     Landscape,
@@ -69,16 +70,21 @@ def run(
         UsageError: the command cannot be started at all, or a plan cannot be carried
             out on this program (it lies beyond its horizon).
     """
-    return _Campaign(settings, listener, clock or SystemClock(), layer).run()
+    return Campaign(settings, listener, clock or SystemClock(), layer).run()
 
 
-class _Campaign:
+class Campaign:
+    """Lays the groundwork, carries out plans, and says what came of it.
+
+    `spotchaos.exploration` derives from it: the same groundwork, other trials.
+    """
+
     def __init__(
         self,
         settings: Settings,
         listener: Listener,
         clock: Clock,
-        layer: Layer | None,
+        layer: Layer | None = None,
     ) -> None:
         self._layer = layer
         self._settings = settings
@@ -86,7 +92,7 @@ class _Campaign:
         self._lock = threading.Lock()
         self._clock = clock
         self._begun_s = clock.monotonic()
-        self._done: list[tuple[Trial, Judgement]] = []
+        self.done: list[tuple[Trial, Judgement]] = []
         self._plans: list[Plan] = []
         self._groundwork: Groundwork | None = None
         self._mechanisms = find_mechanisms()
@@ -103,8 +109,7 @@ class _Campaign:
         try:
             with self._laid(settings, program) as ground:
                 self._groundwork = ground
-                self._plans = self._choose(ground.landscape)
-                self._run_trials(ground)
+                self.work(ground)
         except BaselineFailed as failed:
             return self._end(failed.finding, hint=failed.finding.hint)
         except KeyboardInterrupt:
@@ -137,6 +142,23 @@ class _Campaign:
                 if ground.stage.zygote is not None:
                     ground.stage.zygote.close()
 
+    def work(self, ground: Groundwork) -> None:
+        """Carry out what the settings ask for."""
+        self._plans = self._choose(ground.landscape)
+        self._run_trials(ground)
+
+    def verdicts(self) -> list[Verdict]:
+        """Return what decides the campaign's verdict."""
+        return [judgement.verdict for _, judgement in self.done]
+
+    def extra(self) -> dict[str, Any]:
+        """Return what the report holds besides trials."""
+        return {}
+
+    def late_notes(self) -> list[Note]:
+        """Return notes on the campaign as a whole."""
+        return []
+
     def _choose(self, land: Landscape) -> list[Plan]:
         settings = self._settings
         plans: list[Plan] = []
@@ -162,7 +184,7 @@ class _Campaign:
             try:
                 while queue or running:
                     while queue and len(running) < self._settings.jobs:
-                        if self._is_out_of_budget():
+                        if self.is_out_of_budget():
                             queue = []
                             break
                         number, plan = queue.pop(0)
@@ -170,8 +192,8 @@ class _Campaign:
                         running.add(pool.submit(task))
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
-                        self._done.append(future.result())
-                        self.tell(TrialDone(*self._done[-1]))
+                        self.done.append(future.result())
+                        self.tell(TrialDone(*self.done[-1]))
             except BaseException:
                 for future in running:
                     future.cancel()
@@ -189,7 +211,7 @@ class _Campaign:
 
         return task
 
-    def _is_out_of_budget(self) -> bool:
+    def is_out_of_budget(self) -> bool:
         budget_s = self._settings.budget_s
         return budget_s is not None and (
             self._clock.monotonic() - self._begun_s >= budget_s
@@ -203,7 +225,7 @@ class _Campaign:
         hint: str | None = None,
         interrupted: bool = False,
     ) -> Outcome:
-        done = tuple(sorted(self._done, key=lambda pair: pair[0].number))
+        done = tuple(sorted(self.done, key=lambda pair: pair[0].number))
         findings = _gather((t, f.name) for t, j in done for f in j.findings)
         notes = _gather((t, n.name) for t, j in done for n in j.notes)
         ground = self._groundwork
@@ -212,7 +234,8 @@ class _Campaign:
         if finding is not None:
             findings = [(finding.name, ()), *findings]
             trouble = trouble or finding.message
-        verdicts = [j.verdict for _, j in done]
+        notes += [(n.name, ()) for n in self.late_notes()]
+        verdicts = self.verdicts()
         if finding is not None or trouble is not None or interrupted:
             verdicts.append(Verdict.UNKNOWN)
         outcome = Outcome(
@@ -223,7 +246,7 @@ class _Campaign:
             trials=done,
             findings=tuple(findings),
             notes=tuple(dict(notes).items()),
-            coverage=self._coverage(ground),
+            coverage=self.coverage(),
             environment=self._environment(ground),
             trouble=trouble,
             hint=hint,
@@ -232,22 +255,24 @@ class _Campaign:
             cpu_s=sum(a.cpu_s for t, _ in done for a in t.attempts)
             + (ground.cpu_s if ground is not None else 0.0),
             interrupted=interrupted,
+            extra=self.extra(),
         )
         self.tell(outcome)
         return outcome
 
-    def _coverage(self, ground: Groundwork | None) -> dict[str, object]:
+    def coverage(self) -> dict[str, object]:
+        ground = self._groundwork
         missed = sum(
-            any(f.name == "not-reached" for f in j.findings) for _, j in self._done
+            any(f.name == "not-reached" for f in j.findings) for _, j in self.done
         )
-        dropped = sum(len(trial.dropped) for trial, _ in self._done)
-        points = sum(len(trial.plan.split(",")) for trial, _ in self._done)
+        dropped = sum(len(trial.dropped) for trial, _ in self.done)
+        points = sum(len(trial.plan.split(",")) for trial, _ in self.done)
         land = ground.landscape if ground is not None else None
         return {
             "kill_points": points,
             "of": land.horizon if land is not None else 0,
             "plans": len(self._plans),
-            "plans_run": len(self._done),
+            "plans_run": len(self.done),
             "crash_states": None,
             "skipped_as_equal": 0,
             "not_reached": missed + dropped,

@@ -137,6 +137,7 @@ NOTES: dict[str, str] = {
     "inside-save-left-out": "kill points inside a save need file sites, which are off",
     "kill-point-dropped": "a drawn kill point was not reached and dropped off the plan",
     "observer": "the light run was compared with the full one",
+    "no-save-explored": "the recorded run saved nothing that could be explored",
     "cold-path": "every attempt was a fresh process, and why",
     "counted-otherwise": "steps were counted in another way than by optimizer steps",
     "confirmed-cold": "a finding was confirmed once in a fresh process",

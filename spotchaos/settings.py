@@ -31,7 +31,6 @@ NOT_YET: tuple[str, ...] = (
     "move",
     "engine",
     "shard",
-    "explore",
 )
 
 

@@ -132,6 +132,21 @@ class View:
         upper = self._upper_path(path)
         return upper if upper is not None and os.path.lexists(upper) else path
 
+    def fill_at(self, relative: str) -> Path:
+        """Return a folder on this machine into which the harness may put files.
+
+        Args:
+            relative: "" for the working folder, "{out}/" for that of output.
+        """
+        place = self.out if relative.startswith("{out}") else self.workspace.folder
+        if self.is_overlay:
+            self._make_upper_folder(place)
+            upper = self._upper_path(place)
+            assert upper is not None  # both lie below an overlay
+            return upper
+        inside = _relative(place, self.workspace.folder)
+        return place if inside is None else self.place / "copy" / inside
+
     def copy(self, name: str) -> View:
         """Return another view with everything that this one holds now."""
         return self.workspace.add_copy(self, name)

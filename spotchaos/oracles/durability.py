@@ -1,0 +1,126 @@
+"""What a crash state means: which of the durability findings a resume from it shows.
+
+The judgement of a resume says what went wrong (it failed, it started again, it holds
+other weights). The file op at which the state was cut says why: the old checkpoint was
+deleted first, the pointer ran ahead, the bytes were torn or never synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spotchaos.model import Attempt, Finding, Judgement
+
+# What a judgement can say of a resume that got nothing, or too little, from the disk.
+_LOST = ("silent-restart", "stale-resume", "lost-work", "ranks-disagree")
+_FAILED = ("resume-failed", "never-resumes", "hang")
+_WRONG = (
+    "weights-not-restored",
+    "buffers-not-restored",
+    "optimizer-not-restored",
+    "foreign-resume",
+    "diverged",
+    "dtype-changed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The file op at which a crash state was cut, as far as it is known.
+
+    Attributes:
+        kind: of the first op that makes a resume go wrong: `write`, `rename`, ...
+        path: what it was made on.
+        to: where a rename went.
+        where: `file:line` of the program.
+        is_power_loss: the state lost bytes or names that had been written.
+        is_pointer: the path is no checkpoint but names one.
+    """
+
+    kind: str | None
+    path: str | None = None
+    to: str | None = None
+    where: str | None = None
+    is_power_loss: bool = False
+    is_pointer: bool = False
+
+
+def durability(judgement: Judgement, resumed: Attempt, cut: Cut) -> Finding | None:
+    """Name what a resume from one crash state shows; None if it held.
+
+    Args:
+        judgement: of the trial whose last attempt resumed from the state.
+        resumed: that attempt.
+        cut: the op that made the difference.
+    """
+    if not judgement.findings:
+        return None
+    first = judgement.findings[0]
+    names = [finding.name for finding in judgement.findings]
+    name = _name(names, resumed, cut)
+    if name is None:
+        return first
+    return replace(
+        first,
+        name=name,
+        message=_message(name, resumed, cut),
+        hint=HINTS[name],
+        where=_place(cut.where) or first.where,
+    )
+
+
+def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
+    failed = any(name in _FAILED for name in names)
+    if "mixed-steps" in names:
+        return "mixed-steps"
+    if failed and resumed.trace.completed > 0:
+        return "leftover-blocks-save"
+    if failed or any(name in _LOST for name in names):
+        if cut.is_power_loss:
+            return "unsynced-checkpoint"
+        if cut.kind in ("unlink", "rmdir"):
+            return "deleted-before-saved"
+        if cut.is_pointer:
+            return "pointer-ahead"
+        return "torn-checkpoint" if failed else None
+    if any(name in _WRONG for name in names):
+        return "silent-damage"
+    return None
+
+
+def _message(name: str, resumed: Attempt, cut: Cut) -> str:
+    exception = next(
+        (r.exception for r in resumed.trace.ranks.values() if r.exception is not None),
+        None,
+    )
+    what = "the resume starts again or goes back further than it must"
+    if exception is not None:
+        what = f"the resume fails with {exception.type}: {exception.message[:120]}"
+    elif name in ("silent-damage", "mixed-steps"):
+        what = "the resume goes on from damaged state without a word"
+    op = f"{cut.kind} {cut.path!r}" if cut.kind else "the save"
+    if cut.to:
+        op += f" to {cut.to!r}"
+    when = "after a power loss" if cut.is_power_loss else f"killed at {op}"
+    return f"{when}, {what}"
+
+
+def _place(where: str | None) -> dict[str, object] | None:
+    file, _, line = (where or "").rpartition(":")
+    if not file or not line.isdecimal():
+        return None
+    return {"file": file, "line": int(line)}
+
+
+HINTS = {
+    "torn-checkpoint": "write beside the checkpoint and rename over it, or write a"
+    " manifest last and let the resume take the newest checkpoint that is whole",
+    "unsynced-checkpoint": "fsync the file before the rename, and the folder after it",
+    "deleted-before-saved": "delete the old checkpoint only once the new one is whole"
+    " and named; replace a pointer by a rename instead of unlink and create",
+    "pointer-ahead": "move the pointer only once the checkpoint that it names is whole",
+    "silent-damage": "keep a checksum of each checkpoint and verify it on resume",
+    "mixed-steps": "save each step into a folder of its own, and commit it last",
+    "leftover-blocks-save": "let a save replace what a killed one left behind",
+}
