@@ -1,0 +1,164 @@
+"""Halting at a kill point: exact, re-entrant, and swallowing nothing (rules.md 5)."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from spotchaos.trace.format import HALTED_SLOT, STEPS_SLOT, Counters
+
+SCRIPT = """
+import os, signal, torch
+class Preempted(Exception): pass
+def handler(number, frame):
+    torch.save(net.state_dict(), "emergency.pt")
+    os.replace("emergency.pt", "emergency.ready")
+    {then}
+signal.signal(signal.SIGTERM, handler)
+torch.manual_seed(0)
+net = torch.nn.Linear(3, 2)
+opt = torch.optim.SGD(net.parameters(), 0.01)
+try:
+    for step in range(4):
+        net(torch.ones(4, 3)).sum().backward()
+        opt.step(); opt.zero_grad()
+except Preempted as error:
+    print("preempted after", step + 1, error)
+print("end")
+"""
+
+
+class Harness:
+    """The other end of the attempt's socket."""
+
+    def __init__(self, place, script, **orders):
+        path = str(place.path / "s")
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.listener.settimeout(100)
+        env, self.trace = place.environment(socket=path, **orders)
+        self.process = subprocess.Popen(
+            [sys.executable, str(place.write(script))],
+            env=env,
+            cwd=place.work,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.connection, _ = self.listener.accept()
+        self.connection.settimeout(100)
+        self.lines = self.connection.makefile("rb")
+
+    def hear(self):
+        return json.loads(self.lines.readline())
+
+    def say(self, **message):
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def counter(self, slot):
+        (path,) = self.trace.glob(f"{self.process.pid}-*.counters")
+        page = Counters(str(path))
+        try:
+            return page.get(slot)
+        finally:
+            page.close()
+
+    def end(self):
+        out, _ = self.process.communicate(timeout=100)
+        self.lines.close()
+        self.connection.close()
+        self.listener.close()
+        return out
+
+
+def test_the_program_holds_at_its_kill_point_and_goes_on(place):
+    harness = Harness(place, SCRIPT.format(then="pass"), kill="step-end:2")
+    assert harness.hear()["hello"]["pid"] == harness.process.pid
+    said = harness.hear()
+    assert (said["halt"], said["pid"]) == ("step-end:2", harness.process.pid)
+    assert (said["rank"], said["step"]) == (0, 2)
+    assert harness.counter(HALTED_SLOT) == 1
+    assert harness.counter(STEPS_SLOT) == 2
+    assert harness.process.poll() is None
+    harness.say(go=1)
+    assert harness.end() == "end\n"
+    assert harness.counter(HALTED_SLOT) == 0
+    assert harness.counter(STEPS_SLOT) == 4
+
+
+def test_a_signal_during_the_halt_runs_the_handler_inside_it(place):
+    script = SCRIPT.format(then='raise Preempted("now")')
+    harness = Harness(place, script, kill="step-end:2")
+    harness.hear()
+    harness.hear()
+    harness.process.send_signal(signal.SIGTERM)
+    # The exception ends the wait: no go-on is needed, and none is lost.
+    assert harness.end() == "preempted after 2 now\nend\n"
+    assert (place.work / "emergency.ready").exists()
+
+
+def test_a_handler_may_halt_within_the_halt(place):
+    harness = Harness(place, SCRIPT.format(then="pass"), kill="step-end:2")
+    harness.hear()
+    outer = harness.hear()
+    # The first answer is for the outer halt, though the handler waits within it.
+    harness.say(go=1, id=0, kill="save-begin:1")
+    harness.say(go=1)
+    assert outer["halt"] == "step-end:2"
+    assert harness.end() == "end\n"
+
+
+def test_sites_that_a_handler_reaches_may_be_kill_points(place):
+    harness = Harness(place, SCRIPT.format(then="pass"), kill="step-end:2")
+    harness.hear()
+    harness.hear()
+    harness.say(go=1, kill="step-end:3")
+    assert harness.hear()["halt"] == "step-end:3"
+    harness.process.send_signal(signal.SIGTERM)
+    harness.say(go=1)
+    assert harness.end() == "end\n"
+    assert (place.work / "emergency.ready").exists()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_kill_point_of_another_rank_is_passed(place, rank):
+    harness = Harness(place, SCRIPT.format(then="pass"), kill=f"start:1@{rank}")
+    harness.hear()
+    if rank == 0:
+        assert harness.hear()["halt"] == "start:1"
+        harness.say(go=1)
+    assert harness.end() == "end\n"
+
+
+def test_a_harness_that_is_gone_holds_nobody(place):
+    harness = Harness(place, SCRIPT.format(then="pass"), kill="forward:3")
+    harness.hear()
+    assert harness.hear()["halt"] == "forward:3"
+    harness.lines.close()
+    harness.connection.close()
+    harness.listener.close()
+    out, _ = harness.process.communicate(timeout=100)
+    assert out == "end\n"
+
+
+def test_a_hang_shows_its_stacks(place):
+    script = (
+        "import signal\nprint('up', flush=True)\ndef stuck(): signal.pause()\nstuck()\n"
+    )
+    harness = Harness(place, script)
+    harness.hear()
+    assert harness.process.stdout.readline() == "up\n"
+    harness.process.send_signal(signal.SIGRTMIN + 10)
+    path = harness.trace / f"{harness.process.pid}.stacks"
+    # The handler runs at once in the process; its pause returns only for Python's own.
+    for _ in range(100_000):
+        if "in stuck" in path.read_text():
+            break
+        harness.process.send_signal(0)
+    assert "in stuck" in path.read_text()
+    harness.process.kill()
+    harness.end()
