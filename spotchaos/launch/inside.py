@@ -360,8 +360,13 @@ def _listen(host: str, port: int) -> socket.socket:
 def _become_plain_child(spec: Spec) -> None:
     """Give up what only the init needs: signals, descriptors."""
     signal.set_wakeup_fd(-1)
-    for name in ("SIGCHLD", "SIGPIPE", "SIGXFSZ"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    # The program starts as from a terminal, whatever nohup, a shell's `&` or Python
+    # itself has set for us: a signal that is ignored from the start proves nothing.
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        if signal.getsignal(number) is not None:  # else the C library's own
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for descriptor in (spec["control"], spec["lifeline"]):
         if descriptor is not None:
             os.close(descriptor)

@@ -16,8 +16,8 @@ from spotchaos.launch.copying import copy_metadata, copy_tree, tree_size, walk
 
 # A folder that holds more is no checkpoint folder that a toy program renames, or its
 # copy would cost every trial too much; it is named in `View.not_renamable` instead.
-LIMIT_BYTES = 64 << 20
-LIMIT_FILES = 2000
+LIMIT_BYTES = 16 << 20
+LIMIT_FILES = 500
 # Never renamed by a program, and often large.
 LEFT_ALONE = frozenset(
     (".git", ".hg", ".venv", "venv", "node_modules", "__pycache__", "site-packages")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import signal
 import sys
 import threading
 
@@ -226,6 +227,21 @@ def test_the_signal_that_ended_the_leader_is_its_status(start):
     attempt.signal("TERM", "leader")
     assert attempt.wait(BOUND_S) == Exited(-15)
     assert attempt.exit_code == -15
+
+
+def test_a_signal_that_we_ignore_is_not_ignored_by_the_program(run):
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        attempt = run(
+            """
+            import signal
+            print(signal.getsignal(signal.SIGHUP).name)
+            print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+            """
+        )
+    finally:
+        signal.signal(signal.SIGHUP, handler)
+    assert attempt.output_tail == "SIG_DFL\nTrue"
 
 
 def test_a_stopped_process_stays_stopped_after_a_thaw(start):
