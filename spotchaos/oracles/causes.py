@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotchaos.model import StepMark
-from spotchaos.oracles.lineage import Case, Difference, Link, RankView
+from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.views import Difference, RankView
 from spotchaos.trace.lookup import STRONG, RankLine, is_stream
 
 _FORWARD = ("loss", "gradients", "weights", "buffers")

@@ -18,8 +18,9 @@ from spotchaos.oracles.causes import (
     wrong,
 )
 from spotchaos.oracles.dumps import compare_dumps
-from spotchaos.oracles.lineage import Case, Difference, Link
+from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.restored import FINDING_OF
+from spotchaos.oracles.views import Difference
 from spotchaos.oracles.words import HINTS, listed, name_of, steps_of
 from spotchaos.trace.format import COMPONENTS
 

@@ -13,7 +13,8 @@ from spotchaos.oracles.causes import (
     streams,
     wrong,
 )
-from spotchaos.oracles.lineage import Case, Link, RankView
+from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.views import RankView
 from spotchaos.oracles.words import HINTS, from_where, listed, name_of, on_ranks
 
 # Which finding a lost component is.
