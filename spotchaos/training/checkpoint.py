@@ -129,7 +129,7 @@ class CheckpointStore:
                 notes=dict(notes or {}),
             )
 
-        return self._commit(f"step-{step:08d}", write)
+        return self.commit(f"step-{step:08d}", write)
 
     def adopt(
         self, manifest: Manifest, name: str, fetch: Callable[[str, Path], None]
@@ -154,7 +154,7 @@ class CheckpointStore:
             return manifest
 
         self.root.mkdir(parents=True, exist_ok=True)
-        return self._commit(name, write)
+        return self.commit(name, write)
 
     def newest(self) -> Checkpoint | None:
         """Return the newest whole checkpoint, or None if there is no checkpoint at all.
@@ -223,8 +223,16 @@ class CheckpointStore:
         """Never save under this name: something else has it elsewhere."""
         self._reserved.add(name)
 
-    def _commit(self, name: str, write: Callable[[Path], Manifest]) -> Checkpoint:
-        """Fill a new folder, commit it, and only then remove what is old."""
+    def commit(self, name: str, write: Callable[[Path], Manifest]) -> Checkpoint:
+        """Fill a new folder, commit it, and only then remove what is old.
+
+        Args:
+            name: of the folder; a step that was saved before gets another one.
+            write: writes every file durably, and says what the manifest is to hold.
+
+        Raises:
+            Exception: whatever `write` raises; nothing is left of the folder then.
+        """
         folder = self._new_folder(name)
         try:
             manifest = write(folder)
