@@ -9,6 +9,7 @@ the atomic descriptor injection, 5.19 for the wait that only a fatal signal ends
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -77,6 +78,7 @@ _MAP_SHARED = 1  # a bit of MAP_SHARED and of MAP_SHARED_VALIDATE, not of MAP_PR
 
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _RECV, _SEND, _ID_VALID, _ADDFD = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
+_SET_FLAGS = 0x40082104
 _ADDFD_SEND, _CONTINUE = 2, 1
 
 
@@ -212,6 +214,10 @@ class Listener:
         self.fd = fd
         self._names = {number: name for name, number in numbers().items()}
         self._request = bytearray(80)
+        # From Linux 6.6 on: asker and answerer take turns on one CPU, which shortens the
+        # way there and back. Older kernels refuse it, and nothing is lost.
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(fd, _SET_FLAGS, 1)
 
     def receive(self) -> Request | None:
         """Return the next request, or None if its process died meanwhile."""
