@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from spotchaos.training.checkpoint import CheckpointStore
     from spotchaos.training.keeper import Keeper
     from spotchaos.training.peers import join
+    from spotchaos.training.rng import seed_everything
     from spotchaos.training.sampler import (
         ResumableSampler,
         ResumableStream,
@@ -35,6 +36,7 @@ _HOMES = {
     "TrainingState": "state",
     "deaf_workers": "watch",
     "join": "peers",
+    "seed_everything": "rng",
 }
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "TrainingState",
     "deaf_workers",
     "join",
+    "seed_everything",
 ]
 
 
