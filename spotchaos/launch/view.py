@@ -107,9 +107,7 @@ class View:
     def changed(self) -> list[Changed]:
         """Return what attempts wrote in the working folder and in `{out}`, sorted."""
         found = self._changed_below(self.workspace.folder, "")
-        if self.out != self.workspace.folder:
-            found += self._changed_below(self.out, "{out}/")
-        return sorted(found)
+        return sorted(found + self._changed_below(self.out, "{out}/"))
 
     def path(self, relative: str) -> Path:
         """Return where on this machine a file of the view lies; only to be read.
