@@ -92,6 +92,11 @@ class BackgroundSaver:
         """What went wrong in the thread, or an empty string."""
         return "" if self._error is None else f"{self._error}"
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Memory that the copy of the state takes."""
+        return self._pool.size_bytes
+
     def save(self, state: Mapping[str, Any], step: int) -> None:
         """Copy `state` and return; it becomes durable later.
 

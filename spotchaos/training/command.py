@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import statistics
 import sys
 import traceback
 from collections.abc import Sequence
@@ -102,6 +103,9 @@ def _train(options: argparse.Namespace) -> int:
         )
         finished = trainer.run()
         trainer.close()
+        if options.timing and trainer.steps_s:
+            middle = statistics.median(trainer.steps_s)
+            logging.getLogger(__name__).info("%.3f ms a step (median)", 1000 * middle)
     return 0 if finished else options.exit_code
 
 
@@ -179,6 +183,11 @@ def _parser() -> argparse.ArgumentParser:
         help="steps between evaluations; 0 never evaluates")  # fmt: skip
     add("--watch", choices=["auto", "none", "aws", "gcp", "azure", "alibaba"],
         default="auto", help="whose notice of an interruption to watch for, beside signals")  # fmt: skip
+    add(
+        "--timing",
+        action="store_true",
+        help="print the median time of a step at the end",
+    )
     add("--device", choices=["auto", "cpu"], default="auto", help="where to compute")
     add("--run-id", metavar="NAME", help="names the run; by default made of the options "
         "that decide its result")  # fmt: skip

@@ -97,6 +97,7 @@ class Trainer:
         self._on_step = on_step
         self._clock = clock or SystemClock()
         self._step_s = 0.0
+        self.steps_s: list[float] = []  # of this attempt
         self._score: float | None = None
         self._virtual = (
             None
@@ -216,6 +217,7 @@ class Trainer:
         loss = self._train_step()
         took_s = self._clock.monotonic() - began_s
         self._step_s = max(took_s, 0.8 * self._step_s)  # a cautious estimate
+        self.steps_s.append(took_s)
         return loss
 
     def _open(self, shard: int) -> Iterator[Batch]:
