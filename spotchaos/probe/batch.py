@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.fetched import FETCHED
 from spotchaos.probe.fingerprint import Digest, tensor_digest
 from spotchaos.probe.leaves import leaves_of
+from spotchaos.probe.session import SESSION
 from spotchaos.probe.values import is_tensor, put
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def batch_of(args: Any, kwargs: Any) -> Batch:
         put(digest, leaf)
         batch.is_empty = False
     batch.digest = digest.hex()
+    DUMPS.write(SESSION.steps + 1, "batch", tensors)
     ids = FETCHED.ids_of([tensor for _, tensor in tensors])
     if ids is not None:
         batch.kind, batch._ids = "index", ids

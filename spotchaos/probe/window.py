@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.batch import Batch
 from spotchaos.probe.components import gradients_of, sorted_digest, weights
-from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made
 from spotchaos.probe.sample import KEEPER, Found, Sample

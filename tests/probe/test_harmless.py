@@ -56,9 +56,13 @@ def test_two_runs_have_the_same_fingerprints(place):
 def test_without_orders_nothing_of_ours_is_loaded(place):
     env, _ = place.environment()
     del env["SPOTCHAOS_ORDERS"]
-    code = "import sys; print([m for m in sys.modules if 'spotchaos' in m])"
+    code = (
+        "import sys; print([m for m in sys.modules if m.split('.')[0] == 'spotchaos'])"
+    )
     command = [sys.executable, "-c", code]
-    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        command, env=env, cwd=place.work, capture_output=True, text=True, check=True
+    )
     assert (out.stdout, out.stderr) == ("[]\n", "")
 
 
@@ -72,7 +76,9 @@ def test_the_hidden_sitecustomize_runs(place):
     env["PYTHONPATH"] += f":{hidden}"
     code = "import sitecustomize; print(hidden_ran, sitecustomize.__file__)"
     command = [sys.executable, "-c", code]
-    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        command, env=env, cwd=place.work, capture_output=True, text=True, check=True
+    )
     assert out.stdout == f"7 {hidden}/sitecustomize.py\n"
     assert list(trace.glob("*.trace"))
 
@@ -85,11 +91,15 @@ def test_the_programs_own_spotchaos_is_the_one_it_imports(place):
     env["PYTHONPATH"] += f":{own}"
     code = "import spotchaos, sys; print(spotchaos.mine, spotchaos.probe.__name__)"
     command = [sys.executable, "-c", code]
-    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        command, env=env, cwd=place.work, capture_output=True, text=True, check=True
+    )
     assert out.stdout == "True spotchaos.probe\n"
     bare = "import sys; print('spotchaos' in sys.modules)"
     command = [sys.executable, "-c", bare]
-    out = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    out = subprocess.run(
+        command, env=env, cwd=place.work, capture_output=True, text=True, check=True
+    )
     assert out.stdout == "False\n"
 
 
