@@ -1,0 +1,118 @@
+"""Streams are read without being moved, and what comes next is known."""
+
+import random
+
+import numpy as np
+import torch
+
+from spotchaos.probe.fingerprint import ALGORITHM, Digest, reduced, tensor_digest
+from spotchaos.probe.streams import read_streams
+
+DRAWS = {
+    "rng.python": random.random,  # noqa: TID251 - the stream under test
+    "rng.numpy": np.random.random_sample,
+    "rng.torch": lambda: torch.rand(1, dtype=torch.float64).item(),
+}
+
+
+def test_reading_moves_nothing():
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    expected = [draw() for draw in DRAWS.values()]
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    for _ in range(3):
+        read_streams([])
+    assert [draw() for draw in DRAWS.values()] == expected
+
+
+def test_a_moved_stream_keeps_its_block_or_has_the_next():
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    before = read_streams([])
+    crossed = dict.fromkeys(DRAWS, 0)
+    for _ in range(700):
+        for draw in DRAWS.values():
+            draw()
+        after = read_streams([])
+        for name in DRAWS:
+            (block, following, position), now = before[name], after[name]
+            if now[0] == block:
+                assert now[2] == position + 2, name  # a double takes two words
+            else:
+                assert now[0] == following, name
+                crossed[name] += 1
+        before = after
+    assert all(count >= 2 for count in crossed.values())
+
+
+def test_a_normal_that_waits_is_part_of_the_stream():
+    random.seed(3)
+    plain = read_streams([])["rng.python"]
+    random.gauss(0, 1)
+    waiting = read_streams([])["rng.python"]
+    assert waiting[0].split("+")[0] == plain[0].split("+")[0] or "+" in waiting[0]
+    assert "+" in waiting[0]
+    random.gauss(0, 1)
+    assert "+" not in read_streams([])["rng.python"][0]
+
+
+def test_generators_are_streams_too():
+    generator = torch.Generator()
+    generator.manual_seed(5)
+    before = read_streams([generator])["rng.generators"]
+    torch.rand(1, generator=generator)
+    assert read_streams([generator])["rng.generators"] != before
+
+
+def test_the_reduction_depends_on_order_place_and_each_bit():
+    values = torch.arange(3_000_000, dtype=torch.float32)
+    first = reduced(values).tolist()
+    assert reduced(values.clone()).tolist() == first
+    swapped = values.clone()
+    swapped[[7, 2_500_000]] = swapped[[2_500_000, 7]]
+    negated = values.clone()
+    negated[[11, 13]] *= -1
+    shifted = values.roll(2)
+    others = [reduced(t).tolist() for t in (swapped, negated, shifted, values[:-1])]
+    assert len({tuple(o) for o in [first, *others]}) == 5
+
+
+def test_layout_does_not_matter_and_dtype_does():
+    values = torch.rand(4, 3, 8, 8)
+    for algorithm in ("xxh3_128", "torch_int64"):
+        ALGORITHM.choose(algorithm)
+        digest = tensor_digest(values)
+        assert tensor_digest(values.to(memory_format=torch.channels_last)) == digest
+        assert tensor_digest(values.half()) != digest
+        assert tensor_digest(values.reshape(4, 3, 64)) != digest
+        assert tensor_digest(values.transpose(2, 3)) != digest
+        large = torch.rand(100_001)
+        assert tensor_digest(large) == tensor_digest(large.clone())
+        assert tensor_digest(large) != tensor_digest(large.flip(0))
+    ALGORITHM.choose(None)
+
+
+def test_every_kind_of_tensor_has_a_digest():
+    ALGORITHM.choose(None)
+    dense = torch.rand(4, 4)
+    kinds = [
+        dense,
+        dense.to_sparse(),
+        dense.bfloat16(),
+        dense > 0.5,
+        torch.complex(dense, dense).conj(),
+        torch.empty(0),
+        torch.nn.Parameter(dense),
+        dense.t()[::2],
+        torch.empty(2, device="meta"),
+    ]
+    digests = [tensor_digest(t) for t in kinds]
+    assert digests[0] == digests[6]
+    assert len(set(digests)) == len(kinds) - 1
+    digest = Digest()
+    digest.tensor(dense)
+    assert digest.hex() == digests[0]
