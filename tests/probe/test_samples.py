@@ -173,6 +173,17 @@ for x, y in DataLoader(Scaled(), batch_size=4): train(x)
     assert samples(ran) == IN_ORDER
 
 
+def test_epochs_end_without_the_exhaustion_being_asked_for(quick):
+    loop = """
+for epoch in range(3):
+    batches = iter(DataLoader(Data(), batch_size=4))
+    for _ in range(6): train(next(batches)[0])
+"""
+    ran = quick(HEAD + loop)
+    assert [s["step"] for s in ran.of("site", site="epoch-end")] == [6, 12]
+    assert [s["epoch"] for s in ran.steps] == [0] * 6 + [1] * 6 + [2] * 6
+
+
 def test_what_a_graph_made_is_no_data(quick):
     loop = """
 head = torch.nn.Linear(2, 2)

@@ -25,12 +25,25 @@ if TYPE_CHECKING:
 class _Iteration:
     """One iterator: the samples whose batches are still to come, and whether it trains."""
 
-    __slots__ = ("forwards", "indices", "trains")
+    __slots__ = ("count", "forwards", "has_ended", "indices", "trains")
 
     def __init__(self) -> None:
         self.indices: deque[Any] = deque()
         self.forwards = -1  # training forwards when it last handed out a batch
         self.trains = False
+        self.count = 0  # batches handed out
+        self.has_ended = False  # and was announced
+
+    def end(self) -> None:
+        """Announce the end of its epoch, once."""
+        if not self.has_ended:
+            self.has_ended = True
+            self.notice_training()
+            TRAINING.exhausted(trains=self.trains)
+
+    def notice_training(self) -> None:
+        if 0 <= self.forwards < SESSION.counts["forward"]:
+            self.trains = True
 
 
 _iterations: weakref.WeakKeyDictionary[Any, _Iteration] = weakref.WeakKeyDictionary()
@@ -41,6 +54,25 @@ def _of(iterator: Any) -> _Iteration:
     if found is None:
         found = _iterations[iterator] = _Iteration()
     return found
+
+
+# Iterators whose last batch is out. Frameworks that know the length never ask for the
+# `StopIteration`: their epoch ends when something else is fetched.
+_drained: list[_Iteration] = []
+
+
+def _end_others(current: _Iteration) -> None:
+    for iteration in list(_drained):
+        if iteration is not current:
+            _drained.remove(iteration)
+            iteration.end()
+
+
+def _length(iterator: Any) -> int | None:
+    try:
+        return len(iterator)
+    except (NotImplementedError, TypeError):
+        return None
 
 
 def hook_loader(torch: Any) -> None:
@@ -71,14 +103,14 @@ def hook_loader(torch: Any) -> None:
             return original_next(self)
         SAVES.end()
         iteration = _of(self)
-        if 0 <= iteration.forwards < SESSION.counts["forward"]:
-            iteration.trains = True
+        iteration.notice_training()
+        _end_others(iteration)
         was_busy = COURSE.is_busy
         COURSE.is_busy = True
         try:
             data = original_next(self)
         except StopIteration:
-            TRAINING.exhausted(trains=iteration.trains)
+            iteration.end()
             raise
         finally:
             COURSE.is_busy = was_busy
@@ -90,6 +122,9 @@ def hook_loader(torch: Any) -> None:
 
 def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
     iteration.forwards = SESSION.counts["forward"]
+    iteration.count += 1
+    if iteration.count == _length(iterator):
+        _drained.append(iteration)
     index = iteration.indices.popleft() if iteration.indices else None
     TRAINING.counted["batch"] += 1
     if SESSION.fingerprint != "light":
