@@ -55,9 +55,9 @@ def plans(
 
 def notices() -> st.SearchStrategy[str | None]:
     """Return stories of notices, none at all first."""
-    from spotchaos.providers.notice import STORIES  # only where it is drawn
+    from spotchaos.providers.stories import stories  # only where it is drawn
 
-    return st.none() | st.sampled_from(sorted(STORIES))
+    return st.none() | st.sampled_from(sorted(stories()))
 
 
 def faults() -> st.SearchStrategy[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from spotchaos.baseline import Groundwork
 from spotchaos.errors import SpotchaosError
 from spotchaos.model import Attempt, Divergence, Judgement, Resume, Trial
-from spotchaos.oracles.divergence import compare_dumps
+from spotchaos.oracles.divergence import compare_dumps, with_measured
 from spotchaos.plan import Plan
 from spotchaos.trial import run_attempt
 
@@ -40,7 +40,7 @@ class Pinpointer:
 
     def locate(self, trial: Trial, plan: Plan, judgement: Judgement) -> Judgement:
         """Return the judgement with the tensor of its first divergence filled in."""
-        for index, resume in enumerate(judgement.resumes):
+        for resume in judgement.resumes:
             divergence = resume.divergence
             if divergence is None or resume.joined is None:
                 continue
@@ -56,9 +56,7 @@ class Pinpointer:
                 return judgement
             tensor, elements, ulp = found
             marked = replace(divergence, tensor=tensor, elements=elements, max_ulp=ulp)
-            resumes = list(judgement.resumes)
-            resumes[index] = replace(resume, divergence=marked)
-            return replace(judgement, resumes=tuple(resumes))
+            return with_measured(judgement, marked, attempt=resume.attempt)
         return judgement
 
     def _claim(self, key: tuple[str, ...]) -> bool:

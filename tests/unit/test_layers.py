@@ -14,6 +14,7 @@ PACKAGE = Path(spotchaos.__file__).parent
 BASE = {"errors"}
 NOUNS = BASE | {"model", "findings", "clock", "settings"}
 PLANS = NOUNS | {"plan", "trace", "events", "strategies", "scenario", "token"}
+PLANS |= {"options", "config", "explanations"}
 ALLOWED = {
     "errors": set(),
     "clock": BASE,
@@ -21,9 +22,12 @@ ALLOWED = {
     "model": BASE | {"findings"},
     "plan": BASE | {"trace"},
     "settings": BASE | {"findings", "plan"},
+    "options": BASE | {"settings", "plan", "findings"},
+    "config": BASE | {"options"},
     "token": BASE | {"plan", "settings"},
     "events": NOUNS,
-    "strategies": PLANS,
+    # Which notices and faults there are is said by their own tables.
+    "strategies": PLANS | {"providers", "injectors"},
     "scenario": PLANS,
     "trace": BASE | {"model", "findings"},
     "oracles": BASE | {"model", "findings", "trace"},
