@@ -206,6 +206,9 @@ class Training:
         trained = [f for f in self._forwards if f.backed and not f.is_dropped]
         self.settle()
         samples = [f.sample for f in trained if f.sample is not None]
+        if not SESSION.steps:
+            # By now every rank knows which it is, also one that a program numbered.
+            SESSION.say_hello()
         self._write_state(samples[0] if samples else self._fallback, at="step")
         SESSION.steps += 1
         step = SESSION.steps

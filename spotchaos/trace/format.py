@@ -12,19 +12,22 @@ Marks, by their key `k`:
 
     hello     first mark of a process: schema, pid (as the process sees it), ppid, rank,
               local_rank, world_size, argv, executable, python, role ("main" for what
-              may train, "helper" for loader workers, compile workers and the like)
+              may train, "helper" for loader workers, compile workers and the like);
+              again if it learns its rank later or begins to train: the last one counts
     torch     torch was imported: version, algorithm (of fingerprints), threads
     state     the state of `step` (0: initial) as rules.md 1 defines it: `at` is "step",
               "save" or "finish"; `c` maps component -> fingerprint; `rng` maps an RNG
               stream -> [block, next_block or null, position], see `RNG_STREAMS`;
-              `epoch`; `names` (only in a process's first) component -> count of tensors
+              `epoch`; `names` (only in a process's first) component -> count of tensors;
+              `dtypes`: component -> its dtypes, sorted, with commas between
     step      an optimizer step was completed: step (counted in this attempt from 1),
               c: fingerprints of what it consumed and made ("batch", "samples",
               "loss", "gradients"), loss (a float), samples (list of ids, as trained
               on), ids ("index" or "rows"), micro (micro-batches in the window), epoch
-    save      a save began: n (counted from 1 in this attempt, on this rank), writer
+    save      a save began: n (counted from 1 in this attempt, on this rank), writer,
+              step; the state at "save" that follows carries the same n
     saved     it ended: n, paths (final names, below the watched folder, relative),
-              seconds
+              seconds; again with `late` for what a background writer added
     load      something was loaded: path (relative where below the folder), via, n
     read      a file below the folder was opened for reading, first time only: path
     site      a rare site was reached: site, n, step
