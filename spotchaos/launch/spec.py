@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spotchaos.launch import frames
 from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.environment import environment_of
 from spotchaos.launch.program import Program
@@ -70,6 +71,11 @@ def make_spec(
     has_network = "network" not in names
     own_folder = view.folder if mechanisms.mount_namespace else view.place / "copy"
     orders_file = folder / "orders.json"
+    table = None
+    if files is not None and files.keep_data:
+        # Only a recording is asked which line made an op; the rest is spared the cost.
+        table = str(folder / "frames")
+        frames.create(table)
     orders_file.write_text(
         json.dumps(
             {
@@ -80,6 +86,7 @@ def make_spec(
                 "socket": str(folder / "s"),
                 "trace": str(folder / "trace"),
                 "folder": str(own_folder),
+                "frames": table,
             }
         )
     )
@@ -127,6 +134,7 @@ def make_spec(
             discard_data=not files.keep_data,
             observe_reads=files.observe_reads,
             real_fsync=files.real_fsync,
+            frames=table,
             others=files.others,
         ),
     }

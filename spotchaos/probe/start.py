@@ -12,6 +12,7 @@ from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
+from spotchaos.probe.lines import LINES
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
@@ -47,6 +48,11 @@ def watch() -> None:
     watch_exit()
     watch_hang()
     watch_files()
+    if SESSION.orders["frames"]:
+        try:
+            LINES.begin(SESSION.orders["frames"])
+        except (OSError, ValueError) as error:
+            SESSION.trouble("table of lines", error)
     if SESSION.role == "main":
         SESSION.site("start")
 

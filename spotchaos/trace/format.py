@@ -71,6 +71,7 @@ ORDERS: dict[str, Any] = {
     "dump": None,  # {"step": K, "components": [...]}: write these tensors there
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
     "modules": False,  # `bye` names every imported module, for a zygote to preload
+    "frames": None,  # path of a table: note there which line of the program is at work
     "allow_network": True,  # False: the probe refuses what is not loopback
 }
 

@@ -1,0 +1,130 @@
+"""Noting which line of the program is at work before its files change, if ordered to.
+
+The harness sees system calls, not Python. So before a call that may change files the
+innermost line of the program goes into a table in a mapped file, from which the harness
+reads the entry of the thread that waits. Its format is that of `launch/frames.py`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import sys
+import sysconfig
+import threading
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.paths import inside
+from spotchaos.probe.saves import SAVES
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+_HEADER = struct.Struct("<8sII")
+_THREAD = struct.Struct("<QII")
+_MAGIC, _VERSION = b"SCFRAMES", 1
+_START, _PLACE, _NAME = 64, 256, 240
+_EVENTS = frozenset(
+    {
+        "open",
+        "os.rename",
+        "os.remove",
+        "os.mkdir",
+        "os.rmdir",
+        "os.link",
+        "os.symlink",
+        "os.truncate",
+    }
+)
+_LIBRARIES = tuple(
+    {
+        os.path.realpath(path) + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        for path in (sysconfig.get_paths().get(name),)
+        if path
+    }
+)
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class Lines:
+    """The table, and which file names are the program's."""
+
+    def __init__(self) -> None:
+        self._map: mmap.mmap | None = None
+        self._entries = 0
+        self._names: dict[str, bytes | None] = {}
+        self._hooked = False
+
+    def begin(self, path: str) -> None:
+        """Note lines in the table at `path` from now on.
+
+        Raises:
+            OSError: it is not there.
+            ValueError: it is no table of this version.
+        """
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            table = mmap.mmap(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        magic, version, entries = _HEADER.unpack_from(table)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise ValueError(f"{path} is no table of lines")
+        self._map, self._entries = table, int(entries)
+        if not self._hooked:
+            self._hooked = True
+            sys.addaudithook(self._audit)
+            self._follow_saves()
+
+    def note(self, frame: FrameType | None) -> None:
+        """Store the innermost line of the program at or above `frame`."""
+        table = self._map
+        if table is None:
+            return
+        while frame is not None:
+            name = self._name(frame.f_code.co_filename)
+            if name is not None:
+                tid = threading.get_native_id()
+                at = _START + (tid % self._entries) * _PLACE
+                table[at + 16 : at + 16 + len(name)] = name
+                _THREAD.pack_into(table, at, tid, frame.f_lineno, len(name))
+                return
+            frame = frame.f_back
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _EVENTS:
+            return
+        if event == "open":
+            flags = arguments[2] if len(arguments) > 2 else 0
+            if isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
+                return
+        self.note(sys._getframe())
+
+    def _follow_saves(self) -> None:
+        # Writers in C++ or Rust raise no audit event; each of them is entered as a save.
+        entered = SAVES.enter
+
+        def enter() -> None:
+            self.note(sys._getframe())
+            entered()
+
+        SAVES.enter = enter  # type: ignore[method-assign]  # of this one object
+
+    def _name(self, file: str) -> bytes | None:
+        """Return how a source file is noted; None if it is not the program's."""
+        if file in self._names:
+            return self._names[file]
+        path = os.path.realpath(file)
+        name = None
+        if not file.startswith("<") and not path.startswith((*_LIBRARIES, _OURS)):
+            name = (inside(os.path.abspath(file)) or path).encode(
+                "utf-8", "surrogateescape"
+            )[-_NAME:]
+        self._names[file] = name
+        return name
+
+
+LINES = Lines()
