@@ -150,6 +150,32 @@ class AttemptTrace:
 
 
 @dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault without a kill that was asked for in an attempt, and what came of it."""
+
+    fault: str  # as it was asked for: "enospc:3"
+    kind: str  # "error", "delay", "damage" (of a finished file) or "store"
+    times: int  # how often it struck; 0: it was never reached
+    at_s: float | None = None  # the first time, CLOCK_MONOTONIC
+    path: str | None = None  # what it struck first, relative to the working folder
+
+
+@dataclass(frozen=True, slots=True)
+class NoticePlayed:
+    """A provider's notice to one attempt, in the provider's seconds and in ours."""
+
+    story: str
+    provider: str
+    grace_s: float  # cloud seconds from the announcement to the deadline
+    time_scale: float  # cloud seconds per real second
+    deadline_at_s: float  # CLOCK_MONOTONIC
+    reclaimed: bool  # whether a reclaim follows
+    asked: int = 0  # requests of the program, in all
+    asked_after: int = 0  # ... once the notice could be read
+    refused: int = 0  # ... of these: answered with an error, or not at all
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One launch of the program, to its exit or its reclaim."""
 
@@ -173,6 +199,8 @@ class Attempt:
     trouble: str | None = None  # ours: what the harness could not do
     refused_write: str | None = None  # a path that isolation refused to the program
     path: str = "cold"  # "warm": forked from a zygote
+    notice: NoticePlayed | None = None
+    struck: tuple[Struck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

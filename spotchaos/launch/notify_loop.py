@@ -186,6 +186,9 @@ class Supervisor:
         if job.kind != "open":
             self._number += 1
             job.number = self._number
+        if decision.rule is not None or decision.delay_s:
+            # A line of its own: of most faults the op itself shows nothing.
+            self._context.log.add(op="fault", path=job.path, to=job.to, sys=job.kind)
         if decision.delay_s:
             select.select([], [], [], decision.delay_s)
         job.rule = decision.rule

@@ -108,7 +108,8 @@ class Rule:
         value: as `action` says.
         nth: which of the ops that the rule fits, from 1.
         onwards: from the nth on, and not only once.
-        path: a pattern for the label of the file; of a rename, of either name.
+        path: a pattern for the label of the file; of a rename, of either name. Several
+            are joined by `|`.
         rank: only ops of this rank; None for any.
     """
 
@@ -229,7 +230,8 @@ class Gate:
                 continue
             if rule.rank is not None and rule.rank != rank:
                 continue
-            if not any(fnmatch(name, rule.path) for name in names):
+            patterns = rule.path.split("|")
+            if not any(fnmatch(name, one) for name in names for one in patterns):
                 continue
             seen[0] += 1
             if seen[0] == rule.nth or (rule.onwards and seen[0] > rule.nth):

@@ -56,7 +56,8 @@ def make_spec(
         number: of the attempt within its trial, from 1.
         orders: for the probe.
         command: instead of the program's own.
-        environment: variables on top of the program's.
+        environment: variables on top of the program's; `{attempt}` in one stands for
+            `folder`.
         addresses: further addresses of the loopback device.
         listen: where sockets of ours listen inside.
         files: what a supervisor of file ops is to do.
@@ -102,7 +103,7 @@ def make_spec(
         generation=view.generation,
         host_name=view.host_name,
         offline=not has_network,
-        extra=environment,
+        extra={n: v.replace("{attempt}", str(folder)) for n, v in environment.items()},
     )
     return {
         "unshare": names,

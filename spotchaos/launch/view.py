@@ -155,12 +155,13 @@ class View:
         """Leave only what outlives the machine: files, TMPDIR and host name are new.
 
         Args:
-            durable: folders that outlive it; None: the working folder. `{out}` always
-                does.
+            durable: folders that outlive it, relative to the working folder or absolute;
+                None: the working folder and `{out}`.
             move: the working folder is found at another path from now on.
         """
-        kept = [Path(p) for p in durable] if durable else [self.workspace.folder]
-        kept = [self.workspace.folder / path for path in kept] + [self.out]
+        if durable is None:
+            durable = [self.workspace.folder, self.out]
+        kept = [self.workspace.folder / path for path in durable]
         if self.is_overlay:
             for number, layer in enumerate(self.layers):
                 if layer.how == "overlay":

@@ -12,6 +12,7 @@ from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
+from spotchaos.probe.redirect import install
 from spotchaos.probe.lines import LINES
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
@@ -43,6 +44,10 @@ def watch_forks() -> None:
 
 def watch() -> None:
     """Watch the end of the process and its files; it has begun."""
+    redirect = SESSION.orders["redirect"]
+    if redirect:
+        # In every process: whoever asks for the machine's metadata asks us.
+        install(redirect, ["*"] if SESSION.orders["allow_network"] else [])
     if SESSION.role == "helper":
         return
     watch_exit()
