@@ -86,12 +86,24 @@ def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]
     return found
 
 
-def optimizer_entries(names: dict[int, str]) -> list[tuple[str, dict[str, Any]]]:
-    """Return (name of optimizer and parameter, its state) for all that have any."""
+def optimizer_states() -> list[tuple[int, Any]]:
+    """Return (index, state by parameter) of all live optimizers, not their owners."""
+    return [(i, getattr(o, "state", {})) for i, o in LIVING.live_optimizers()]
+
+
+def optimizer_entries(
+    names: dict[int, str], states: list[tuple[int, Any]] | None = None
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return (name of optimizer and parameter, its state) for all that have any.
+
+    Args:
+        names: id of a parameter -> its name.
+        states: what `optimizer_states` returned; None: of this moment.
+    """
     entries = []
-    for index, optimizer in LIVING.live_optimizers():
+    for index, by_parameter in optimizer_states() if states is None else states:
         # A copy: a background save may fill a defaultdict while we look.
-        for parameter, state in list(getattr(optimizer, "state", {}).items()):
+        for parameter, state in list(by_parameter.items()):
             if state:
                 name = names.get(
                     id(parameter),

@@ -107,9 +107,9 @@ class Lines:
         # Writers in C++ or Rust raise no audit event; each of them is entered as a save.
         entered = SAVES.enter
 
-        def enter() -> None:
+        def enter() -> int:
             self.note(sys._getframe())
-            entered()
+            return entered()
 
         SAVES.enter = enter  # type: ignore[method-assign]  # of this one object
 

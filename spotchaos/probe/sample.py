@@ -34,8 +34,14 @@ class Found:
         self.buffers: Named = STRUCTURE.buffers()
         self.averages: Named = components.averages()
         self.groups = components.all_groups()
-        names = {id(parameter): name for name, parameter in self.weights}
-        self.optimizer = components.optimizer_entries(names)
+        self._names = {id(parameter): name for name, parameter in self.weights}
+        # An optimizer makes its state at its first step, which may be still to come.
+        self._states = components.optimizer_states()
+
+    @property
+    def optimizer(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and state of each parameter that has any now."""
+        return components.optimizer_entries(self._names, self._states)
 
     def describe(self) -> tuple[dict[str, int], dict[str, str]]:
         """Return, for each component of tensors, how many and of which dtypes."""
