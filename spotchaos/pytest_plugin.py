@@ -5,7 +5,6 @@ Neither torch nor the campaign is imported until a test asks for a trial.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,7 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "interrupted(kill_at, **options): the test's `spotchaos` fixture carries out"
+        "interrupted(*kill_at, **options): the test's `spotchaos` fixture carries out"
         " these plans on the program that the test gives it",
     )
 
@@ -70,12 +69,19 @@ def pytest_collect_file(
 ) -> ScenarioFile | None:
     if file_path.suffix != ".toml" or file_path.name in NOT_SCENARIOS:
         return None
-    if "scenarios" not in file_path.parent.parts and not _is_named(file_path, parent):
+    if not (_is_scenario(file_path, parent) or _is_named(file_path, parent)):
         return None
     from spotchaos.harness.scenarios import ScenarioFile
 
     found: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
     return found
+
+
+def _is_scenario(path: Path, parent: pytest.Collector) -> bool:
+    """Tell whether the file lies in a folder `scenarios` of this repository."""
+    root = parent.config.rootpath
+    inside = path.relative_to(root) if path.is_relative_to(root) else path
+    return "scenarios" in inside.parts[:-1]
 
 
 def _is_named(path: Path, parent: pytest.Collector) -> bool:
@@ -93,7 +99,7 @@ def spotchaos(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
     marker = request.node.get_closest_marker("interrupted")
     options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
     if marker is not None and marker.args:
-        options.setdefault("kill_at", marker.args[0])
+        options.setdefault("kill_at", list(marker.args))
     return Harness(request.config, folder=tmp_path, options=options)
 
 
@@ -139,8 +145,3 @@ def ddp(tmp_path: Path) -> Any:
     from spotchaos.harness.ddp import run_ranks
 
     return partial(run_ranks, folder=tmp_path)
-
-
-def claim(text: str) -> str:
-    """Return a summary as the name of a test, without what pytest reads as syntax."""
-    return re.sub(r"\s+", " ", text.replace("::", ":").replace("[", "(")).strip()

@@ -49,7 +49,10 @@ class Expect:
         found = {name for name, _ in outcome.findings}
         noted = {name for name, _ in outcome.notes}
         said = []
-        if self.verdict is not None and outcome.verdict is not self.verdict:
+        if self.verdict is None and outcome.verdict is Verdict.UNKNOWN:
+            # A run that proved nothing meets no expectation that does not say so.
+            said.append(f"nothing was proved: {outcome.trouble or ', '.join(found)}")
+        elif self.verdict is not None and outcome.verdict is not self.verdict:
             said.append(
                 f"expected the verdict {self.verdict}, found {outcome.verdict}"
                 + (f" ({', '.join(sorted(found))})" if found else "")
@@ -92,10 +95,23 @@ class Scenario:
     options: Mapping[str, Any]
     expect: Expect
     slow: bool = False
+    lines: Mapping[str, int] = field(default_factory=dict)  # key -> its line
 
-    @property
-    def names_a_program(self) -> bool:
-        return self.command is not None or self.specimen is not None
+    def place(self, key: str) -> str:
+        """Return file and line of a key; its first line, if it is not there."""
+        return f"{self.path.name}, line {self.lines.get(key, 1)}"
+
+    def place_of(self, message: str) -> str:
+        """Return file and line of the key that an error's message is about."""
+        named = [key for key in self.lines if f"--{key} " in message]
+        quoted = [key for key in self.lines if _mentions(message, self.options, key)]
+        return self.place(next(iter([*named, *quoted, "command"])))
+
+
+def _mentions(message: str, options: Mapping[str, Any], key: str) -> bool:
+    value = options.get(key)
+    values = value if isinstance(value, tuple | list) else (value,)
+    return any(isinstance(v, str) and f"'{v}'" in message for v in values)
 
 
 def read_scenario(path: Path) -> Scenario:
@@ -141,7 +157,8 @@ class _Reader:
             specimen=self._text("specimen", specimen),
             options=options,
             expect=self._expect(table.get("expect")),
-            slow=bool(table.get("slow", False)),
+            slow=self._flag("slow", table.get("slow", False)),
+            lines={key: self._line(key) for key in table},
         )
 
     def _option(self, key: str, value: Any) -> Any:
@@ -228,12 +245,18 @@ class _Reader:
             raise self._error(key, f"{key} is {value!r}", "give a name")
         return value
 
-    def _place(self, key: str) -> str:
+    def _flag(self, key: str, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self._error(key, f"{key} is {value!r}", "write true or false")
+        return value
+
+    def _line(self, key: str) -> int:
         pattern = re.compile(rf'\s*\[?\s*"?{re.escape(key)}"?\s*[=\].]')
-        for number, line in enumerate(self._lines, 1):
-            if pattern.match(line):
-                return f"{self._path.name}, line {number}"
-        return f"{self._path.name}, line 1"
+        found = (n for n, line in enumerate(self._lines, 1) if pattern.match(line))
+        return next(found, 1)
+
+    def _place(self, key: str) -> str:
+        return f"{self._path.name}, line {self._line(key)}"
 
     def _error(self, key: str, what: str, hint: str | None = None) -> ScenarioError:
         return ScenarioError(f"{self._place(key)}: {what}", hint=hint)

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from spotchaos.campaign import Layer, run
 from spotchaos.errors import UsageError
 from spotchaos.events import Event, Outcome
-from spotchaos.model import Verdict
+from spotchaos.harness.groundworks import Groundworks
+from spotchaos.model import Finding, Verdict
 from spotchaos.options import (
     BY_NAME,
     OPTIONS,
@@ -32,6 +34,34 @@ from spotchaos.settings import Settings
 
 REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
 CALLING = Path(__file__).parent / "calling.py"
+SPECIMENS = Path(__file__).parent.parent / "specimens"
+
+
+@dataclass(slots=True)
+class Session:
+    """What all campaigns of one pytest session share.
+
+    `empty` is the working folder of programs of ours, which read nothing from it. A run
+    writes into a view of its own, so that it stays empty.
+    """
+
+    groundworks: Groundworks
+    empty: Path
+
+
+_SESSION: pytest.StashKey[Session] = pytest.StashKey()
+
+
+def session_of(config: pytest.Config) -> Session:
+    """Return the session's shared part, made at the first call; pytest closes it."""
+    if _SESSION not in config.stash:
+        factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - scenario items have no fixtures
+        session = Session(
+            Groundworks(ready=[SPECIMENS]), factory.mktemp("empty", numbered=True)
+        )
+        config.stash[_SESSION] = session
+        config.add_cleanup(session.groundworks.close)
+    return config.stash[_SESSION]
 
 
 @dataclass(frozen=True)
@@ -53,11 +83,16 @@ class Report:
     @property
     def restored(self) -> Mapping[str, int | str]:
         """What the first resume of the first trial restored, on its lowest rank."""
-        for _, judgement in self.outcome.trials:
-            for resume in judgement.resumes:
-                if resume.restored:
-                    return resume.restored[min(resume.restored)]
-        return {}
+        return first_restored(self.outcome)
+
+    def of(self, name: str) -> tuple[Finding, ...]:
+        """Return the findings of one name, with step, rank, component and place."""
+        return tuple(
+            finding
+            for _, judgement in self.outcome.trials
+            for finding in judgement.findings
+            if finding.name == name
+        )
 
     def held(self) -> bool:
         """Assert that the promise held; the screen is the message if it did not."""
@@ -111,14 +146,19 @@ class Harness:
         settings = make_settings(
             values, command=command, folder=folder or default_folder or self._folder
         )
-        return carry_out(settings, report_folder=report_folder(self._config))
+        return carry_out(
+            settings,
+            layer=session_of(self._config).groundworks.layer,
+            report_folder=report_folder(self._config),
+        )
 
     def command_of(
         self, program: Sequence[str] | str | Callable[[], object] | None
     ) -> tuple[tuple[str, ...], Path | None]:
         """Return the command line of a program, and its folder if it has one."""
         if program is None:
-            return own_command(self._config) or (REFERENCE, None)
+            reference = REFERENCE, session_of(self._config).empty
+            return own_command(self._config) or reference
         if callable(program):
             return _calling(program), None
         if isinstance(program, str):
@@ -126,20 +166,51 @@ class Harness:
         return tuple(str(word) for word in program), None
 
 
-def carry_out(settings: Settings, *, report_folder: Path | None = None) -> Report:
-    """Run a campaign quietly and return its report; write its JSON if asked."""
-    from spotchaos.campaign import run
+def carry_out(
+    settings: Settings,
+    *,
+    layer: Layer | None = None,
+    report_folder: Path | None = None,
+) -> Report:
+    """Run a campaign quietly and return its report; write its JSON if asked.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it; pytest ends the session then.
+    """
 
     def ignore(event: Event) -> None:
         """A test shows the screen only when it fails."""
 
-    outcome = run(settings, ignore)
+    outcome = run(settings, ignore, layer=layer)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
     document = make_document(outcome)
     if report_folder is not None:
-        report_folder.mkdir(parents=True, exist_ok=True)
-        number = len(list(report_folder.glob("*.json"))) + 1
-        (report_folder / f"{number:03d}.json").write_text(render(document))
+        _write(report_folder, render(document))
     return Report(outcome, plain(screen(document)))
+
+
+def first_restored(outcome: Outcome) -> Mapping[str, int | str]:
+    """Return what the first resume of the first trial restored, on its lowest rank."""
+    for _, judgement in outcome.trials:
+        for resume in judgement.resumes:
+            if resume.restored:
+                return resume.restored[min(resume.restored)]
+    return {}
+
+
+def _write(folder: Path, text: str) -> None:
+    """Write a report under the next free number; workers of xdist share the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = len(list(folder.glob("*.json")))
+    while True:
+        number += 1
+        try:
+            with (folder / f"{number:03d}.json").open("x", encoding="utf-8") as file:
+                file.write(text)
+            return
+        except FileExistsError:
+            continue
 
 
 def own_command(config: pytest.Config) -> tuple[tuple[str, ...], Path] | None:
@@ -176,7 +247,12 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-def _calling(function: Callable[[], object]) -> tuple[str, ...]:
+def file_and_name(function: Callable[[], object]) -> tuple[str, str]:
+    """Return where another process finds a function: its file, and its name there.
+
+    Raises:
+        UsageError: it is not at the top of its module.
+    """
     name = function.__qualname__
     if "<" in name or "." in name:
         raise UsageError(
@@ -185,4 +261,8 @@ def _calling(function: Callable[[], object]) -> tuple[str, ...]:
         )
     file = inspect.getsourcefile(function)
     assert file is not None
-    return (sys.executable, str(CALLING), file, name)
+    return file, name
+
+
+def _calling(function: Callable[[], object]) -> tuple[str, ...]:
+    return (sys.executable, str(CALLING), *file_and_name(function))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,20 +10,21 @@ from typing import Any
 
 import pytest
 
-import spotchaos
-from spotchaos.errors import ScenarioError, SpotchaosError
+from spotchaos.errors import ScenarioError, SpotchaosError, closest
 from spotchaos.harness import (
     REFERENCE,
+    SPECIMENS,
     Report,
     carry_out,
     defaults_of,
     own_command,
     report_folder,
+    session_of,
 )
 from spotchaos.options import make_settings
 from spotchaos.scenario import Scenario, read_scenario
 
-SPECIMENS = Path(spotchaos.__file__).parent / "specimens"
+_CLAIMS: pytest.StashKey[dict[str, Path]] = pytest.StashKey()
 
 
 class UnmetError(Exception):
@@ -40,10 +42,23 @@ class ScenarioFile(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         try:
             scenario = read_scenario(self.path)
+            if scenario.specimen is not None:
+                specimen_path(scenario.specimen, place=scenario.place("specimen"))
+            self._demand_own_claim(scenario)
+            _demand_settings(scenario)
         except ScenarioError as error:
             raise self.CollectError(str(error)) from None
-        name = scenario.summary.replace("::", ":")
+        name = claim(scenario.summary)
         yield ScenarioItem.from_parent(self, name=name, scenario=scenario)
+
+    def _demand_own_claim(self, scenario: Scenario) -> None:
+        claims = self.config.stash.setdefault(_CLAIMS, {})
+        other = claims.setdefault(claim(scenario.summary), self.path)
+        if other != self.path:
+            raise ScenarioError(
+                f"{scenario.place('summary')}: {other.name} makes the same claim",
+                hint="say in each summary what only this scenario holds",
+            )
 
 
 class ScenarioItem(pytest.Item):
@@ -57,24 +72,25 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         scenario = self.scenario
-        factory: pytest.TempPathFactory = self.config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - items have no fixtures
-        private = factory.mktemp("scenario")
-        command, folder = self._program(private)
+        command, folder = self._program()
         values = {**defaults_of(self.config), **scenario.options}
-        settings = make_settings(values, command=command, folder=folder)
-        report = carry_out(settings, report_folder=report_folder(self.config))
+        report = carry_out(
+            make_settings(values, command=command, folder=folder),
+            layer=session_of(self.config).groundworks.layer,
+            report_folder=report_folder(self.config),
+        )
         unmet = scenario.expect.unmet(report.outcome)
         if unmet:
             raise UnmetError(unmet, report)
 
-    def _program(self, private: Path) -> tuple[tuple[str, ...], Path]:
+    def _program(self) -> tuple[tuple[str, ...], Path]:
         scenario = self.scenario
+        empty = session_of(self.config).empty
         if scenario.specimen is not None:
-            return (sys.executable, str(specimen_path(scenario.specimen))), private
+            return (sys.executable, str(specimen_path(scenario.specimen))), empty
         if scenario.command is not None:
-            return scenario.command, scenario.path.parent
-        own = own_command(self.config)
-        return own or (REFERENCE, private)
+            return scenario.command, self.config.rootpath
+        return own_command(self.config) or (REFERENCE, empty)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
         error = excinfo.value
@@ -82,14 +98,29 @@ class ScenarioItem(pytest.Item):
             said = "\n".join(f"  {sentence}" for sentence in error.unmet)
             return f"{self.scenario.summary}\n{said}\n\n{error.report.screen}"
         if isinstance(error, SpotchaosError):
-            return f"{self.path.name}: {error}"
+            return f"{self.scenario.place_of(error.message)}: {error}"
         return str(super().repr_failure(excinfo))
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, self.scenario.summary
 
 
-def specimen_path(name: str) -> Path:
+def _demand_settings(scenario: Scenario) -> None:
+    """Raise ScenarioError for options that no campaign can be made of."""
+    try:
+        make_settings(scenario.options, command=("true",), folder=Path())
+    except SpotchaosError as error:
+        place = scenario.place_of(error.message)
+        raise ScenarioError(f"{place}: {error.message}", hint=error.hint) from None
+
+
+def claim(summary: str) -> str:
+    """Return a summary as the name of a test, without what pytest reads as syntax."""
+    text = summary.replace("::", ":").replace("[", "(").replace("]", ")")
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def specimen_path(name: str, *, place: str = "") -> Path:
     """Return the file of a specimen: a mutant's name, or `mended/NAME`.
 
     Raises:
@@ -98,11 +129,10 @@ def specimen_path(name: str) -> Path:
     folder = SPECIMENS if "/" in name else SPECIMENS / "mutants"
     path = folder / f"{name}.py"
     if not path.is_file():
-        from spotchaos.errors import closest
-
         known = [p.stem for p in (SPECIMENS / "mutants").glob("*.py")]
+        known += [f"mended/{p.stem}" for p in (SPECIMENS / "mended").glob("*.py")]
         raise ScenarioError(
-            f"there is no specimen {name!r}",
+            f"{place}: there is no specimen {name!r}".removeprefix(": "),
             hint=closest(name, known) or "`spotchaos specimens` lists them",
         )
     return path

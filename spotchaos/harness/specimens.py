@@ -1,0 +1,149 @@
+"""The table of specimens, and one campaign for each: what was expected, what was found."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spotchaos.campaign import Layer, run
+from spotchaos.errors import ScenarioError, closest
+from spotchaos.events import Event, Outcome
+from spotchaos.harness import SPECIMENS
+from spotchaos.model import Finding, Verdict
+from spotchaos.options import BY_NAME, make_settings, read_option
+from spotchaos.scenario import Expect
+
+# Three steps after a save in the middle of an epoch: what most flaws show themselves at.
+PLAN = "step-end:13"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Specimen:
+    """One row of the table: a mutant and its twin, or a correct program alone."""
+
+    name: str
+    finding: str | None = None  # None: a correct program that looks flawed
+    verdict: Verdict = Verdict.VIOLATED  # of the mutant
+    also: tuple[str, ...] = ()
+    component: str | None = None
+    step: int | None = None
+    plan: str = PLAN
+    ranks: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    existing: str | None = None  # what lies in the folder before: "finished"
+    shown_by: tuple[str, ...] = ()
+    slow: bool = False
+
+    @property
+    def mutant(self) -> Path | None:
+        return SPECIMENS / "mutants" / f"{self.name}.py" if self.finding else None
+
+    @property
+    def mended(self) -> Path:
+        return SPECIMENS / "mended" / f"{self.name}.py"
+
+    def expected_of_mutant(self) -> Expect:
+        """Return what must come out for the mutant; other findings are checked apart."""
+        assert self.finding is not None
+        return Expect(verdict=self.verdict, findings=(self.finding,))
+
+
+def read_table(path: Path = SPECIMENS / "TABLE.toml") -> dict[str, Specimen]:
+    """Return the table, by name, in its order.
+
+    Raises:
+        ScenarioError: a key is unknown.
+    """
+    known = [f.replace("_", "-") for f in Specimen.__slots__ if f != "name"]
+    table: dict[str, Specimen] = {}
+    for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        values: dict[str, Any] = {}
+        for key, value in row.items():
+            if key not in known:
+                raise ScenarioError(
+                    f"{path.name}: unknown key {key!r} of {name!r}",
+                    hint=closest(key, known),
+                )
+            values[key.replace("-", "_")] = (
+                tuple(value) if isinstance(value, list) else value
+            )
+        if "verdict" in values:
+            values["verdict"] = Verdict(values["verdict"])
+        table[name] = Specimen(name=name, **values)
+    return table
+
+
+def try_program(
+    specimen: Specimen,
+    program: Path,
+    *,
+    folder: Path,
+    layer: Layer | None = None,
+    **options: Any,
+) -> Outcome:
+    """Carry out the campaign of a specimen on one of its programs.
+
+    Args:
+        specimen: the row of the table.
+        program: the mutant or the twin.
+        folder: an empty working folder.
+        layer: lays the groundwork, if it is to be shared.
+        options: over those of the row, by name with underscores.
+    """
+    values: dict[str, Any] = {"kill-at": (specimen.plan,)}
+    if specimen.ranks is not None:
+        values["ranks"] = specimen.ranks
+    given = {
+        **specimen.options,
+        **{name.replace("_", "-"): value for name, value in options.items()},
+    }
+    for name, value in given.items():
+        if isinstance(value, str):
+            value = value.replace("{specimen}", str(program))
+            value = value.replace("python ", f"{sys.executable} ", 1)
+        values[name] = read_option(BY_NAME[name], value)
+    settings = make_settings(
+        values, command=(sys.executable, str(program)), folder=folder
+    )
+    return run(settings, _ignore, layer=layer)
+
+
+def unmet_by_mutant(specimen: Specimen, outcome: Outcome) -> list[str]:
+    """Return a sentence for everything that is not said of the mutant as it should be."""
+    said = specimen.expected_of_mutant().unmet(outcome)
+    found = [f for f in all_findings(outcome) if f.name == specimen.finding]
+    allowed = {specimen.finding, *specimen.also}
+    said += [
+        f"did not expect the finding {f.name}: {f.message}"
+        for f in all_findings(outcome)
+        if f.name not in allowed
+    ]
+    for name in ("component", "step"):
+        wanted = getattr(specimen, name)
+        actual = [getattr(f, name) for f in found]
+        if wanted is not None and found and wanted not in actual:
+            said.append(f"expected the {name} {wanted!r}, found {actual}")
+    return said
+
+
+def unmet_by_twin(specimen: Specimen, outcome: Outcome) -> list[str]:
+    """Return a sentence for everything that is said against a correct program."""
+    said = Expect(verdict=Verdict.HELD, notes=specimen.notes).unmet(outcome)
+    if outcome.trouble:
+        said.append(outcome.trouble)
+    return said + [f"{f.name}: {f.message}" for f in all_findings(outcome)]
+
+
+def all_findings(outcome: Outcome) -> Iterator[Finding]:
+    """Yield the findings of all trials."""
+    for _, judgement in outcome.trials:
+        yield from judgement.findings
+
+
+def _ignore(event: Event) -> None:
+    """The outcome says everything."""
