@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,7 @@ class Specimen:
     notes: tuple[str, ...] = ()
     existing: str | None = None  # what lies in the folder before: "finished"
     shown_by: tuple[str, ...] = ()
+    fresh: bool = False  # its first run must be a fresh process
     slow: bool = False
 
     @property
@@ -107,10 +109,11 @@ def try_program(
             value = value.replace("{specimen}", str(program))
             value = value.replace("python ", f"{sys.executable} ", 1)
         values[name] = read_option(BY_NAME[name], value)
-    settings = make_settings(
-        values, command=(sys.executable, str(program)), folder=folder
-    )
-    return run(settings, _ignore, layer=layer)
+    command = (sys.executable, str(program))
+    if specimen.existing == "finished":
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    settings = make_settings(values, command=command, folder=folder)
+    return run(settings, _ignore, layer=None if specimen.fresh else layer)
 
 
 def unmet_by_mutant(specimen: Specimen, outcome: Outcome) -> list[str]:

@@ -1,0 +1,1 @@
+"""Flawed programs, their mended twins, and correct ones that look flawed."""

@@ -133,16 +133,20 @@ def test_explore_takes_no_kill_point(spotchaos):
     assert "unknown option '--kill-at'" in result.stderr
 
 
-def test_specimens_are_listed_without_being_imported(spotchaos, monkeypatch, tmp_path):
-    root = tmp_path / "specimens"
-    for kind in ("mutants", "mended"):
-        (root / kind).mkdir(parents=True)
-        text = f'"""One flaw: {kind}.\n\nMore."""\nraise SystemExit("imported")\n'
-        (root / kind / "forgets.py").write_text(text)
-    monkeypatch.setattr("spotchaos.cli.specimens.resources.files", lambda _: root)
-    result = spotchaos("specimens")
+def test_specimens_are_listed_with_what_convicts_them(spotchaos):
+    result = spotchaos("specimens", "lost_work", "rule_plateau")
     assert result.exit_code == 0
-    assert result.stdout == "forgets  mended twin  One flaw: mutants.\n"
+    assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
+        ["lost_work", "lost-work", "step-end:23"],
+        ["rule_plateau", "held", "step-end:16"],
+    ]
+    assert "One flaw: it saves every twelve steps" in result.stdout
+
+
+def test_an_unknown_specimen_names_the_near_miss(spotchaos):
+    result = spotchaos("specimens", "lost_wrok")
+    assert result.exit_code == 2
+    assert "'lost_work'" in result.stderr
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""A loader shuffles from its own generator, whose state is saved with the rest."""
+
+import os
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 2, 15, 8, 4
+LAST = "checkpoints/last.pt"
+
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+data = TensorDataset(x, y)
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+generator = torch.Generator().manual_seed(1)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+    optimizer, T_max=EPOCHS * PER_EPOCH
+)
+
+
+def save(step):
+    os.makedirs("checkpoints", exist_ok=True)
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "generator": before,
+    }
+    torch.save(state, LAST + ".tmp")
+    os.replace(LAST + ".tmp", LAST)
+
+
+def load():
+    if not os.path.exists(LAST):
+        return 0
+    state = torch.load(LAST)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    generator.set_state(state["generator"])
+    return state["step"]
+
+
+before = None
+step = load()
+for epoch in range(step // PER_EPOCH, EPOCHS):
+    before = generator.get_state()  # of this epoch
+    loader = DataLoader(data, batch_size=BATCH, shuffle=True, generator=generator)
+    for number, (inputs, labels) in enumerate(loader, epoch * PER_EPOCH):
+        if number < step:
+            continue
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        step += 1
+        if step % SAVE_EVERY == 0:
+            save(step)
+print("done")
