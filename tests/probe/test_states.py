@@ -292,6 +292,14 @@ def test_fewer_fingerprints_are_made_on_order(quick):
     assert [s["c"] for s in few.steps] == [{}] * 12
 
 
+def test_the_last_state_is_whole_although_only_the_first_was_sampled(quick):
+    # A rank that saves nothing, whose model and optimizer are gone at the exit.
+    body = (HEAD + ADAM + steps(0, 5)).replace("\n", "\n    ")
+    script = f"def main():\n    {body}\n    return\nmain()\n"
+    full, few = quick(script), quick(script, fingerprint="light")
+    assert few.states("finish")[0]["c"] == full.states("finish")[0]["c"]
+
+
 def test_a_background_hash_equals_one_made_at_once(quick):
     # Large enough for a thread: 8 MB of weights.
     script = """
