@@ -511,11 +511,30 @@ def _patterns(first: Attempt, control: Trial | None) -> tuple[str, ...]:
     return tuple(p for p in written if p in read) or written
 
 
+def _by_closing_optimizer(rank: RankTrace) -> tuple[str, dict[str, Any]] | None:
+    """Count on the optimizer that closes a round, where several step in turn.
+
+    A program saves between two rounds. Were the boundary of a step after an optimizer in
+    the middle of a round, a resumed run would begin in the middle of a step.
+    """
+    if len(rank.closings) == 0 or rank.main_optimizer is None:
+        return None
+    closing = max(rank.closings, key=lambda index: rank.closings[index])
+    if closing == rank.main_optimizer:
+        return None
+    return (
+        "several optimizers step in turn: a step is counted when the last of them did",
+        {"main_optimizer": closing},
+    )
+
+
 def _other_way_to_count(attempt: Attempt) -> tuple[str, dict[str, Any]] | None:
     """Return how else steps can be counted, if no optimizer step was seen (facts.md 2)."""
     rank = main_rank(attempt)
-    if rank is None or rank.steps:
+    if rank is None:
         return None
+    if rank.steps:
+        return _by_closing_optimizer(rank)
     stepped = [o for o in rank.optimizers if o.get("steps")]
     if stepped:
         largest = max(stepped, key=lambda o: int(o.get("numel", 0)))

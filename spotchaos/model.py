@@ -112,6 +112,10 @@ class RankTrace:
     sites: tuple[tuple[str, int, int, float], ...] = ()  # rare: site, n, step, t
     optimizers: tuple[Mapping[str, Any], ...] = ()
     counted: Mapping[str, int] = field(default_factory=dict)
+    # Optimizer (by order of creation) -> how often it was the last to step before a save
+    # or the end, and the one whose steps were counted.
+    closings: Mapping[int, int] = field(default_factory=dict)
+    main_optimizer: int | None = None
     exception: ProgramException | None = None
     said_bye: bool = False
     dumps: tuple[Mapping[str, Any], ...] = ()

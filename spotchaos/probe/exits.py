@@ -61,6 +61,7 @@ def finish() -> None:
         return
     _finished_in.append(os.getpid())
     TRAINING.complete_batch()
+    TRAINING.note_closing()
     SAVES.finish()
     TRAINING.settle()
     if SESSION.steps or TRAINING.counted["backward"]:
@@ -79,6 +80,8 @@ def finish() -> None:
         exception=_exception(),
         counted=TRAINING.counted,
         optimizers={str(i): n for i, n in TRAINING.optimizer_steps.items()},
+        closings={str(i): n for i, n in TRAINING.closings.items()},
+        main_optimizer=TRAINING.main_used,
         **({"modules": _modules()} if SESSION.orders["modules"] else {}),
     )
 

@@ -12,8 +12,8 @@ from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
-from spotchaos.probe.redirect import install
 from spotchaos.probe.lines import LINES
+from spotchaos.probe.redirect import install
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
@@ -63,6 +63,7 @@ def watch() -> None:
 
 
 def _write_saved_state(number: int) -> None:
+    TRAINING.note_closing()
     # Where nothing has trained yet there is no state to look up.
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
         TRAINING.search_again()

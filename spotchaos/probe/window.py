@@ -30,6 +30,11 @@ class Training:
     def __init__(self) -> None:
         self.counted = {"optimizer": 0, "backward": 0, "batch": 0}
         self.optimizer_steps: dict[int, int] = {}
+        # Optimizer -> how often it was the last to step before a save or the end: with
+        # several, the one that closes a round is the one whose steps count.
+        self.closings: dict[int, int] = {}
+        self.main_used: int | None = None
+        self._stepped_last: int | None = None
         self.epoch = 0
         self.in_backward = 0
         self.has_backward = False  # `backward` was called, not only `autograd.grad`
@@ -176,12 +181,20 @@ class Training:
         self.counted["optimizer"] += 1
         self._in_closure = False
         self.optimizer_steps[index] = self.optimizer_steps.get(index, 0) + 1
+        self._stepped_last = index
         if has_closure:
             self._consume(optimizer, index)
         if self._is_step(index) or (
             SESSION.orders["step_by"] == "optimizer" and self.main_optimizer() in nested
         ):
+            self.main_used = self.main_optimizer()
             self.complete_step()
+
+    def note_closing(self) -> None:
+        """Note that a round of steps is over: something is saved, or the program ends."""
+        last = self._stepped_last
+        if last is not None:
+            self.closings[last] = self.closings.get(last, 0) + 1
 
     def _is_step(self, index: int) -> bool:
         return (

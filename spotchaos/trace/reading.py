@@ -141,6 +141,10 @@ class _Process:
             counts=counts,
             sites=tuple(self.sites),
             optimizers=tuple(self.optimizers[n] for n in sorted(self.optimizers)),
+            closings={
+                int(k): int(v) for k, v in dict(bye.get("closings") or {}).items()
+            },
+            main_optimizer=bye.get("main_optimizer"),
             counted={k: int(v) for k, v in dict(bye.get("counted") or {}).items()},
             exception=_exception(bye.get("exception")),
             said_bye=self.bye is not None,
