@@ -78,9 +78,8 @@ def judge_baselines(
         observer_effect=observed is not None,
     )
     finding = _finding(first, differs_at, observed)
-    notes = (
-        [_not_compared(partings, c) for c in not_compared] if finding is None else []
-    )
+    told = [c for c in not_compared if _is_used(first, c)]
+    notes = [_not_compared(partings, told)] if told and finding is None else []
     return BaselineFacts(baseline, finding, tuple(notes))
 
 
@@ -273,10 +272,21 @@ def _observed(
     return next((c for c in _OBSERVED if c in unequal), None)
 
 
-def _not_compared(partings: Sequence[_Parting], component: str) -> Note:
-    first = min((p for p in partings if p.component == component), key=_moment)
+def _is_used(run: Attempt, component: str) -> bool:
+    """Tell whether a stream moves at all; one that nobody draws from is not worth a word."""
+    if not component.startswith("rng."):
+        return True
+    return any(
+        len({s.components.get(component) for s in rank.states.values()}) > 1
+        for rank in run.trace.ranks.values()
+    )
+
+
+def _not_compared(partings: Sequence[_Parting], told: Sequence[str]) -> Note:
+    first = min((p for p in partings if p.component in told), key=_moment)
+    names = listed(map(name_of, told))
     return Note(
         "component-not-compared",
-        f"two uninterrupted runs differ in {name_of(component)}, first at step"
-        f" {first.step}, so that it is not compared",
+        f"two uninterrupted runs differ in {names}, first at step {first.step}, so that"
+        f" {'it is' if len(told) == 1 else 'they are'} not compared",
     )

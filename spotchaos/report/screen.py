@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spotchaos.report.gate import gate_remarks, uncounted
 from spotchaos.report.redact import clean, cleaned, one_line
 
 WIDTH = 88
@@ -67,7 +68,7 @@ def _headline(document: Mapping[str, Any]) -> Line:
         same = sum(t["verdict"] == verdict for t in trials)
         of = f" of {len(trials)}" if same != len(trials) else ""
         said += f", {same}{of} trial{'s' if len(trials) != 1 else ''}"
-    if verdict == "violated":
+    if verdict == "violated" or (verdict == "held" and document["findings"]):
         said += f"; holds up to: {document.get('holds_up_to') or 'nothing'}"
     if document.get("interrupted"):
         said += "; interrupted before the end"
@@ -94,6 +95,11 @@ def _what_held(document: Mapping[str, Any]) -> str:
         "bitwise": "was bit for bit the baseline's from where it joined, to the end",
     }.get(document["promise"], "kept the promise")
     count = len(resumed)
+    if document["findings"]:
+        return (
+            "Nothing that counts was found; what is below is known or left out by"
+            " --fail-on."
+        )
     if not count:
         return "No attempt after an interruption had anything to resume from."
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
@@ -103,7 +109,9 @@ def _what_held(document: Mapping[str, Any]) -> str:
 def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return each finding once, as its first trial tells it, with all its trials."""
     groups = []
-    for entry in document["findings"]:
+    apart = uncounted(document)
+    # What counts comes first; the order of causes is kept otherwise.
+    for entry in sorted(document["findings"], key=lambda e: e["name"] in apart):
         told: dict[str, Any] = {"message": "", "hint": None, "where": None, "trial": 0}
         for trial in document["trials"]:
             match = next(
@@ -112,14 +120,24 @@ def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             if match is not None:
                 told = {**match, "trial": trial["number"]}
                 break
-        groups.append({**told, "name": entry["name"], "trials": entry["trials"]})
+        groups.append(
+            {
+                **told,
+                "name": entry["name"],
+                "trials": entry["trials"],
+                "counts": entry["name"] not in apart,
+            }
+        )
     return groups
 
 
 def _findings(findings: list[dict[str, Any]], *, width: int) -> list[Line]:
     lines: list[Line] = []
     for finding in findings[:MOST_FINDINGS]:
-        line: Line = [(f"  {finding['name']}", "bold red")]
+        style = "bold red" if finding["counts"] else "bold"
+        line: Line = [(f"  {finding['name']}", style)]
+        if not finding["counts"]:
+            line.append(("  does not count", "dim"))
         if finding["trials"]:
             line.append((f"  {trials_text(finding['trials'])}", "dim"))
         where = finding.get("where")
@@ -253,15 +271,15 @@ def _divergence(divergence: Mapping[str, Any], *, width: int) -> list[Line]:
 
 def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     """Return what bounds the verdict: hidden files, what is not protected, what is left."""
-    said: list[str] = []
+    said = gate_remarks(document)
+    if document.get("shard"):
+        said.append(
+            f"this is part {document['shard']} of the campaign; `spotchaos report`"
+            " merges all parts"
+        )
     baseline = document.get("baseline") or {}
     said += [note["message"] for note in baseline.get("notes", ())]
     told = {n["name"] for n in baseline.get("notes", ())}
-    if baseline.get("not_compared") and "component-not-compared" not in told:
-        said.append(
-            "not compared, since two uninterrupted runs differ there: "
-            + ", ".join(baseline["not_compared"])
-        )
     said += [
         _note_text(document, entry)
         for entry in document["notes"]

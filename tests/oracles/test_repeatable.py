@@ -115,12 +115,18 @@ def test_runs_with_other_weights_do_not_repeat_and_part_somewhere(changes, said)
 
 
 def test_a_component_that_differs_with_equal_weights_is_not_compared_and_noted():
-    facts = judge_baselines((run(), differing((states_changed, "rng.python", 0))))
+    facts = judge_baselines((run(), differing((states_changed, "rng.torch", 0))))
     assert (facts.repeatable, facts.finding) == (True, None)
-    assert facts.baseline.not_compared == ("rng.python",)
+    assert facts.baseline.not_compared == ("rng.torch",)
     (note,) = facts.notes
     assert note.name == "component-not-compared"
-    assert "Python's random stream, first at step 0" in note.message
+    assert "torch's random stream, first at step 0" in note.message
+
+
+def test_a_stream_that_nobody_draws_from_is_not_compared_without_a_word():
+    facts = judge_baselines((run(), differing((states_changed, "rng.python", 0))))
+    assert facts.baseline.not_compared == ("rng.python",)
+    assert facts.notes == ()
 
 
 def test_runs_of_other_lengths_do_not_repeat():
