@@ -3,24 +3,27 @@
 One run is recorded with the bytes of its file ops. From its op log the states that a
 kill or a power loss could leave are drawn; each distinct one is put into a view of its
 own, and the program resumes from it. States that answer alike everything that a resume
-asked are not run again, but for a few per cent.
+asked are not run again, but for a few per cent. Then a resume is recorded in its turn,
+so that a crash can also strike what a resume does itself.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from spotchaos.baseline import Groundwork
 from spotchaos.campaign import Campaign, judge_trial
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.errors import HarnessError
+from spotchaos.errors import HarnessError, PlanError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
+from spotchaos.findings import PROMISES
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.view import View
 from spotchaos.model import (
@@ -29,7 +32,6 @@ from spotchaos.model import (
     Finding,
     Judgement,
     Note,
-    RankTrace,
     Trial,
     Verdict,
 )
@@ -46,19 +48,31 @@ from spotchaos.persistence.crash_states import (
 from spotchaos.persistence.history import History, Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
-from spotchaos.persistence.oplog import FileOp
-from spotchaos.persistence.rank_cuts import Barrier, early_tokens
-from spotchaos.persistence.readset import Asked, Memo, Question
-from spotchaos.plan import KillPoint, Plan
+from spotchaos.persistence.rank_cuts import early_tokens
+from spotchaos.persistence.readset import Memo, Question, asked_by
+from spotchaos.persistence.tokens import StateToken
+from spotchaos.plan import Plan
+from spotchaos.recorded import (
+    MOST_POINTS,
+    Recorded,
+    barriers,
+    crash_points,
+    cut_of,
+    put,
+    spread,
+    without_untouched,
+)
 from spotchaos.settings import Settings
-from spotchaos.trial import is_resume_point, main_rank, run_attempt
+from spotchaos.trial import Stage, run_attempt
 
 # Of the states whose result is known from what they answer, so many are run anyway.
 SPOT_CHECK = 0.05
-# Crash points of one exploration; those of the first saves come first.
-MOST_POINTS = 400
+# Crash points within one recorded resume, and resumes that are recorded.
+MOST_RESUME_POINTS, MOST_RESUMES = 60, 2
 RECORDING = FileOrders(keep_data=True, real_fsync=False)
 RESUMING = FileOrders(observe_reads=True)
+
+_STATE_PLAN = re.compile(r"([0-9a-f]{8})/([KES]@.+)")
 
 
 def explore(
@@ -69,83 +83,167 @@ def explore(
     Raises:
         UsageError: the command cannot be started at all.
     """
-    return _Exploration(settings, listener, clock or SystemClock()).run()
+    return Exploration(settings, listener, clock or SystemClock()).run()
+
+
+def replay(
+    settings: Settings, listener: Listener, plan: str, *, clock: Clock | None = None
+) -> Outcome:
+    """Build one crash state again, resume from it, and return what was found.
+
+    Args:
+        settings: the program, and what must hold.
+        listener: is told each event.
+        plan: `DIGEST/STATE`, as the trial of an exploration carries it.
+        clock: for durations and the budget.
+
+    Raises:
+        PlanError: the plan names no crash state.
+    """
+    found = _STATE_PLAN.fullmatch(plan)
+    if found is None:
+        raise PlanError(f"{plan!r} names no crash state of a recording")
+    only = found[1], StateToken.parse(found[2])
+    return Exploration(settings, listener, clock or SystemClock(), only=only).run()
+
+
+def is_state_plan(plan: str) -> bool:
+    """Tell whether a token's plan names a crash state instead of kill points."""
+    return _STATE_PLAN.fullmatch(plan) is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """One run whose file ops were recorded, with their bytes."""
+class Case:
+    """One crash state to resume from, and the recording that it is of."""
 
-    attempt: Attempt
-    history: History
-    began_s: float  # of the log, CLOCK_MONOTONIC
+    record: Recorded
+    writer: Materialiser
+    state: CrashState
 
-    def cut(self, number: int) -> Attempt:
-        """Return the attempt as it was when it had not made op `number` yet."""
-        op = next((o for o in self.history.ops if (o.number or 0) >= number), None)
-        if op is None:
-            return replace(self.attempt, ended=Ended.RECLAIMED, exit_code=None)
-        return cut_attempt(self.attempt, self.began_s + op.at_s)
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A resume from one crash state; those that are equal went the same way."""
+
+    attempt: Attempt = field(compare=False)
+    went: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a resume from one crash state; equal results are one class."""
+    """What came of one state."""
 
-    names: tuple[str, ...]  # of the judgement's findings, as judged
-    exception: tuple[str, str] | None  # type, and place in the program
     verdict: Verdict
+    trial: Trial
+    judgement: Judgement
+    finding: Finding | None  # the one that says it best
+    cut: Cut
+    was_run: bool
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What the states of one class share."""
+        place = None if self.finding is None else _place_of(self.trial.attempts[-1])
+        name = None if self.finding is None else self.finding.name
+        return name, place, self.cut.kind, self.cut.is_power_loss
 
 
-class _Exploration(Campaign):
-    """A campaign whose trials begin in crash states instead of at kill points."""
+class Exploration(Campaign):
+    """A campaign whose trials begin in crash states instead of at kill points.
 
-    def __init__(self, settings: Settings, listener: Listener, clock: Clock) -> None:
+    Args:
+        settings: the program, the models and their bounds.
+        listener: is told each event.
+        clock: for durations and the budget.
+        only: digest of the recording and the one state that is wanted of it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        listener: Listener,
+        clock: Clock,
+        *,
+        only: tuple[str, StateToken] | None = None,
+    ) -> None:
         super().__init__(settings, listener, clock)
-        self._memo: Memo[Result] = Memo(SPOT_CHECK, random.Random(settings.seed))
-        self._memo_lock = threading.Lock()
+        self._only = only
+        # All findings count while classes are formed; which of them matter is asked last.
+        self._strict = replace(settings, fail_on=(), known=())
+        self._memo: Memo[Resumed] = Memo(SPOT_CHECK, random.Random(settings.seed))
+        self._lock_memo = threading.Lock()
         self._tally = Tally()
-        self._states: list[CrashState] = []
-        self._outcomes: dict[int, tuple[Result, Trial | None, Judgement | None]] = {}
+        self._cases: list[Case] = []
+        self._results: dict[int, Result] = {}
         self._classes: list[dict[str, Any]] = []
-        self._record: Recorded | None = None
         self._counts: dict[str, int] = {}
+        self._not_visited: list[str] = []
+        self._unconfirmed: list[str] = []
+        self._never_saves = False
 
     # --- the work ---
 
     def work(self, ground: Groundwork) -> None:
+        """Record, draw, resume, and say what was found."""
         if ground.landscape.file_ops is None:
+            reasons = [n.message for n in ground.notes if "left-out" in n.name]
             raise HarnessError(
-                "no crash state can be explored: file ops cannot be recorded here",
-                hint="ask `spotchaos doctor` why",
+                "no crash state can be explored: "
+                + (reasons[0] if reasons else "file operations cannot be recorded"),
+                hint="`spotchaos run --kill-at save-begin:2` interrupts around a save",
             )
         view = ground.stage.new_view("recorded")
+        views = [view]
         try:
-            self._record = self._recorded(ground, view)
-            self._states = self._drawn(ground, self._record)
-            self._resume_all(ground, self._record)
-            self._classify(ground, self._record)
+            record = self._recorded(ground, view)
+            if self._only is not None:
+                self._resume_only(ground, record, *self._only)
+                return
+            first = self._drawn(ground, record)
+            self._resume_all(ground, first)
+            second: list[Case] = []
+            for number, base in enumerate(self._bases(record)):
+                views.append(ground.stage.new_view(f"resume-{number}"))
+                second += self._drawn_in_resume(ground, base, views[-1], number)
+            self._resume_all(ground, second)
+            self._classify(ground)
+        except OSError as error:
+            raise HarnessError(
+                f"a crash state cannot be put on disk: {error.strerror or error}",
+                hint="free some space, or set TMPDIR to another disk",
+            ) from error
         finally:
-            view.close()
+            for one in views:
+                one.close()
 
     def _recorded(self, ground: Groundwork, view: View) -> Recorded:
         self.tell(PhaseStarted("recorded run"))
+        attempt, log = self._record(ground, view, ())
+        if attempt.ended is not Ended.FINISHED:
+            raise HarnessError(
+                f"the recorded run ended with status {attempt.exit_code}",
+                hint="run it under `spotchaos run --kill-at file-op:1` to see why",
+            )
+        log = without_untouched(log)
+        history = History(log, start_folder=self._start_folder(ground, view))
+        own = frozenset(entry.path for entry in log.start if entry.path)
+        return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
+
+    def _record(
+        self, ground: Groundwork, view: View, earlier: Sequence[Attempt]
+    ) -> tuple[Attempt, oplog.OpLog]:
         logs: list[oplog.OpLog] = []
         attempt = run_attempt(
             ground.stage,
             view,
             None,
+            earlier=earlier,
             files=RECORDING,
             oplog=lambda path: logs.append(oplog.read(path)),
         )
-        if attempt.ended is not Ended.FINISHED or not logs:
-            raise HarnessError(
-                f"the recorded run ended with status {attempt.exit_code}",
-                hint="does it run under `--kill-at rename:1`?",
-            )
-        log = without_untouched(logs[0])
-        history = History(log, start_folder=self._start_folder(ground, view))
-        return Recorded(attempt, history, float(log.header.get("began_s", 0.0)))
+        if not logs or not logs[0].complete:
+            raise HarnessError("the recording of file operations broke off")
+        return attempt, logs[0]
 
     def _start_folder(self, ground: Groundwork, view: View) -> Path:
         """Return a folder that leads to the watched ones as they were before the run."""
@@ -156,10 +254,16 @@ class _Exploration(Campaign):
                 (folder / name).symlink_to(target)
         return folder
 
-    def _drawn(self, ground: Groundwork, record: Recorded) -> list[CrashState]:
+    def _drawn(self, ground: Groundwork, record: Recorded) -> list[Case]:
         points = crash_points(record, ground.stage.patterns, saves=self._settings.saves)
+        last = record.history.log.last
         if not points:
-            return []
+            self._never_saves = True
+            points = [last + 1]
+        if len(points) < last + 1:
+            self._not_visited.append(
+                f"{last + 1 - len(points)} of {last + 1} crash points, in other saves"
+            )
         drawn: list[CrashState] = []
         for model in _models(self._settings.power_loss):
             bounds = Bounds(deviations=self._settings.deviations, points=points)
@@ -167,18 +271,82 @@ class _Exploration(Campaign):
             self._counts[model.name] = len(found)
             drawn += found
         if ground.baseline.world_size > 1:
-            early = list(early_tokens(record.history, barriers(record)))[:MOST_POINTS]
-            kept = [t for t in early if t.number in set(points)]
+            wanted = set(points)
+            early = [
+                token
+                for token in early_tokens(record.history, barriers(record))
+                if token.number in wanted
+            ]
+            kept = [early[i] for i in spread(range(len(early)), MOST_POINTS)]
             self._counts["early ranks"] = len(kept)
+            if len(kept) < len(early):
+                self._not_visited.append(
+                    f"{len(early) - len(kept)} of {len(early)} ways in which one rank"
+                    " is killed earlier"
+                )
             drawn += [CrashState(t, build(record.history, t)) for t in kept]
-        return distinct(record.history, drawn, self._tally)
-
-    def _resume_all(self, ground: Groundwork, record: Recorded) -> None:
+        if self._tally.capped_points:
+            self._not_visited.append(
+                f"states beyond the first 64 at {self._tally.capped_points} points"
+            )
         writer = Materialiser(record.history)
+        found = distinct(record.history, drawn, self._tally)
+        return [Case(record, writer, state) for state in found]
+
+    def _bases(self, record: Recorded) -> list[Case]:
+        """Return states whose resume is worth a recording: those with most left over."""
+        held = [
+            self._cases[n]
+            for n, result in sorted(self._results.items())
+            if result.verdict is Verdict.HELD
+            and self._cases[n].record is record
+            and record.plan_of(self._cases[n].state) is not None
+        ]
+        held = [c for c in held if any(s.ended_at_s for s in _saves_before(c))]
+        held.sort(key=lambda c: (-len(c.state.layout.things), c.state.token.number))
+        return held[:MOST_RESUMES] if not self._never_saves else []
+
+    def _drawn_in_resume(
+        self, ground: Groundwork, base: Case, view: View, number: int
+    ) -> list[Case]:
+        """Record a resume, and draw the kill states that its own ops can leave."""
+        self.tell(PhaseStarted("recorded resume", str(base.state.token)))
+        before = base.record.cut((base.state.latest or base.state.token).number)
+        put(view, base.writer, base.record, base.state.layout)
+        folder = ground.stage.workspace.scratch / f"start-{number}"
+        Materialiser(base.record.history).write(base.state.layout, folder)
+        attempt, log = self._record(ground, view, before)
+        log = without_untouched(log, base.state.layout.things)
+        record = Recorded(
+            attempt,
+            History(log, start_folder=folder),
+            float(log.header.get("began_s", 0.0)),
+            base.record.own,
+            before,
+            base.record.plan_of(base.state) or "",
+        )
+        points = crash_points(record, ground.stage.patterns, saves=1)
+        points = spread(points, MOST_RESUME_POINTS)
+        if not points:
+            return []
+        tally = Tally()
+        drawn = list(enumerate_states(record.history, KILL, Bounds(points=points)))
+        found = distinct(record.history, drawn, tally)
+        key = "kill during a resume"
+        self._counts[key] = self._counts.get(key, 0) + len(drawn)
+        self._tally.drawn += tally.drawn
+        self._tally.by_recipe += tally.by_recipe
+        self._tally.by_content += tally.by_content
+        writer = Materialiser(record.history)
+        return [Case(record, writer, state) for state in found]
+
+    def _resume_all(self, ground: Groundwork, cases: Sequence[Case]) -> None:
+        first = len(self._cases)
+        self._cases += cases
         with ThreadPoolExecutor(max_workers=self._settings.jobs) as pool:
             tasks = [
-                pool.submit(self._resume, ground, record, writer, number, state)
-                for number, state in enumerate(self._states)
+                pool.submit(self._resume, ground, number, case)
+                for number, case in enumerate(cases, first)
             ]
             try:
                 for task in tasks:
@@ -189,416 +357,310 @@ class _Exploration(Campaign):
                 ground.stage.workspace.end_all()
                 raise
 
-    def _resume(
-        self,
-        ground: Groundwork,
-        record: Recorded,
-        writer: Materialiser,
-        number: int,
-        state: CrashState,
-    ) -> None:
+    def _resume(self, ground: Groundwork, number: int, case: Case) -> None:
         if self.is_out_of_budget():
-            self._counts["not_run"] = self._counts.get("not_run", 0) + 1
+            with self._lock_memo:
+                self._counts["not_run"] = self._counts.get("not_run", 0) + 1
             return
+        known = None
+        history, layout = case.record.history, case.state.layout
         if not self._settings.no_skip:
-            with self._memo_lock:
-                known = self._memo.known(record.history, state.layout)
-            if known is not None:
-                self._outcomes[number] = (known, None, None)
-                return
-        trial, judgement, asked = self._carry_out(
-            ground, record, writer, state, f"state-{number}"
-        )
-        result = _result(trial, judgement)
-        with self._memo_lock:
-            self._memo.add(record.history, state.layout, asked, result)
-        self._outcomes[number] = (result, trial, judgement)
-        self.tell(PhaseStarted(f"state {number + 1} of {len(self._states)}"))
+            with self._lock_memo:
+                known = self._memo.known(history, layout)
+        if known is not None:
+            self._results[number] = self._judged(
+                ground, case, known.attempt, was_run=False
+            )
+            return
+        attempt, asked = self._carry_out(ground.stage, case, f"state-{number}")
+        with self._lock_memo:
+            self._memo.add(history, layout, asked, Resumed(attempt, _went(attempt)))
+        self._results[number] = self._judged(ground, case, attempt, was_run=True)
+        self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
     def _carry_out(
-        self,
-        ground: Groundwork,
-        record: Recorded,
-        writer: Materialiser,
-        state: CrashState,
-        name: str,
-    ) -> tuple[Trial, Judgement, tuple[Question, ...]]:
-        """Resume from one state, and judge it."""
-        before = record.cut((state.latest or state.token).number)
-        view = ground.stage.new_view(name)
+        self, stage: Stage, case: Case, name: str
+    ) -> tuple[Attempt, tuple[Question, ...]]:
+        """Put one state into a view of its own, and resume from it."""
+        before = case.record.cut((case.state.latest or case.state.token).number)
+        view = stage.new_view(name)
         asked: list[Question] = []
         try:
-            put(view, writer, record.history, state.layout)
-            after = run_attempt(
-                ground.stage,
+            put(view, case.writer, case.record, case.state.layout)
+            attempt = run_attempt(
+                stage,
                 view,
                 None,
-                earlier=[before],
+                earlier=before,
                 files=RESUMING,
-                oplog=lambda path: asked.extend(_asked(oplog.read(path).ops)),
+                oplog=lambda path: asked.extend(asked_by(oplog.read(path).ops)),
             )
         finally:
             view.close()
+        return attempt, tuple(asked)
+
+    def _judged(
+        self, ground: Groundwork, case: Case, attempt: Attempt, *, was_run: bool
+    ) -> Result:
+        token = case.state.token
+        before = case.record.cut((case.state.latest or token).number)
+        attempt = replace(attempt, number=len(before) + 1)
         trial = Trial(
-            number=0, plan=str(state.token), attempts=(before, after), path=after.path
+            number=0,
+            plan=self._plan(case),
+            attempts=(*before, attempt),
+            wall_s=attempt.wall_s,
+            path=attempt.path,
         )
-        judgement = judge_trial(self._settings, ground, trial, Plan(()))
-        return trial, judgement, tuple(asked)
+        judgement = judge_trial(self._strict, ground, trial, Plan(()))
+        cut = cut_of(case.record, token)
+        finding = None
+        verdict = judgement.verdict
+        if verdict is Verdict.VIOLATED:
+            finding = durability(judgement, attempt, cut)
+            assert finding is not None  # it is violated
+            if not self._settings.counts(finding.name):
+                verdict = Verdict.HELD
+        return Result(verdict, trial, judgement, finding, cut, was_run)
+
+    def _plan(self, case: Case) -> str:
+        """Return what a token of this state carries out: real kills where they can be."""
+        plan = case.record.plan_of(case.state)
+        if plan is not None:
+            return plan
+        return f"{oplog.digest(case.record.history.log)}/{case.state.token}"
+
+    def _resume_only(
+        self, ground: Groundwork, record: Recorded, digest: str, token: StateToken
+    ) -> None:
+        found = oplog.digest(record.history.log)
+        if found != digest:
+            raise HarnessError(
+                f"the program's file operations are not those that the token was made"
+                f" from ({found}, not {digest}): the state cannot be built again",
+                hint="explore again with the program as it is now",
+            )
+        state = CrashState(token, build(record.history, token))
+        case = Case(record, Materialiser(record.history), state)
+        self._resume_all(ground, [case])
+        self._tally.drawn = self._tally.by_recipe = self._tally.by_content = 1
+        self._counts[token.model.name] = 1
+        self._classify(ground)
 
     # --- what came of it ---
 
-    def _classify(self, ground: Groundwork, record: Recorded) -> None:
+    def _classify(self, ground: Groundwork) -> None:
         groups: dict[tuple[object, ...], list[int]] = {}
-        findings: dict[tuple[object, ...], Finding] = {}
-        for number in sorted(self._outcomes):
-            result, trial, judgement = self._outcomes[number]
-            if result.verdict is not Verdict.VIOLATED:
-                continue
-            state = self._states[number]
-            cut = self._cut(record, ground.stage.patterns, number)
-            if trial is None or judgement is None:
-                twin = self._run_twin(result)
-                if twin is None:
-                    continue
-                trial, judgement = twin
-            finding = durability(judgement, trial.attempts[-1], cut)
-            if finding is None:
-                continue
-            key: tuple[object, ...] = (
-                finding.name,
-                result.exception,
-                cut.kind,
-                state.token.letter,
-            )
-            groups.setdefault(key, []).append(number)
-            findings.setdefault(key, finding)
-        for index, (key, numbers) in enumerate(groups.items(), 1):
-            self._add_class(ground, record, index, findings[key], numbers)
+        for number, result in sorted(self._results.items()):
+            if result.finding is not None:
+                groups.setdefault(result.kind, []).append(number)
+        for index, numbers in enumerate(
+            sorted(groups.values(), key=lambda n: min(map(self._simplicity, n))), 1
+        ):
+            self._add_class(ground, index, numbers)
+        if not self.done:
+            self._show_one_that_held()
 
-    def _run_twin(self, result: Result) -> tuple[Trial, Judgement] | None:
-        for other, trial, judgement in self._outcomes.values():
-            if other == result and trial is not None and judgement is not None:
-                return trial, judgement
-        return None
+    def _simplicity(self, number: int) -> tuple[int, object]:
+        case = self._cases[number]
+        return len(case.record.earlier), case.state.token.simplicity
 
     def _add_class(
-        self,
-        ground: Groundwork,
-        record: Recorded,
-        number: int,
-        finding: Finding,
-        members: Sequence[int],
+        self, ground: Groundwork, index: int, members: Sequence[int]
     ) -> None:
-        simplest = min(members, key=lambda n: self._states[n].token.simplicity)
-        state = self._states[simplest]
-        _, trial, judgement = self._outcomes[simplest]
-        if trial is None or judgement is None:
-            trial, judgement, _ = self._carry_out(
-                ground, record, Materialiser(record.history), state, f"class-{number}"
-            )
-        plan = kill_plan(state)
-        shown = replace(trial, number=number, plan=plan or str(state.token))
-        judged = replace(judgement, findings=(finding,))
+        simplest = min(members, key=self._simplicity)
+        case, result = self._cases[simplest], self._results[simplest]
+        result, confirmed = self._confirmed(ground, index, case, result)
+        finding = result.finding or self._results[simplest].finding
+        assert finding is not None  # it is what makes the class
+        shown = replace(result.trial, number=index)
+        verdict = result.verdict if confirmed else Verdict.UNKNOWN
+        judged = replace(result.judgement, verdict=verdict, findings=(finding,))
         self.done.append((shown, judged))
-        cut = self._cut(record, ground.stage.patterns, simplest)
+        if not confirmed:
+            self._unconfirmed.append(finding.name)
         self._classes.append(
             {
                 "finding": finding.name,
-                "severity": "power loss" if cut.is_power_loss else "kill",
+                "severity": "power loss" if result.cut.is_power_loss else "kill",
                 "states": len(members),
-                "state": str(state.token),
-                "model": state.token.model.name,
-                "trial": number,
-                "operation": _operation(cut),
-                "where": cut.where,
+                "state": str(case.state.token),
+                "model": case.state.token.model.name,
+                "during_resume": bool(case.record.earlier),
+                "confirmed": confirmed,
+                "trial": index,
+                "operation": _operation(result.cut),
+                "where": result.cut.where,
                 "message": finding.message,
                 "hint": finding.hint,
-                "on_disk": self._difference(record, simplest),
-                "tokens": [str(self._states[n].token) for n in members[:20]],
+                "on_disk": self._difference(simplest),
+                "tokens": [str(self._cases[n].state.token) for n in members[:20]],
             }
         )
         self.tell(TrialDone(shown, judged))
 
-    def _cut(self, record: Recorded, patterns: Sequence[str], number: int) -> Cut:
-        """Find the op that made the difference: the last that the state holds."""
-        token = self._states[number].token
-        op = record.history.op(token.number if token.through else token.number - 1)
-        if token.model.is_power_loss:
-            op = record.history.op(token.number - 1) or op
-        path = None if op is None else op.path
-        inner = None if path is None else path.partition("/")[2]
-        return Cut(
-            kind=None if op is None else op.kind,
-            path=inner,
-            to=None if op is None or op.to is None else op.to.partition("/")[2],
-            where=None if op is None else op.where,
-            is_power_loss=token.model.is_power_loss,
-            is_pointer=op is not None and _is_pointer(op, patterns),
-        )
+    def _confirmed(
+        self, ground: Groundwork, index: int, case: Case, result: Result
+    ) -> tuple[Result, bool]:
+        """Resume once more from the simplest state of a class, in a fresh process.
 
-    def _difference(self, record: Recorded, number: int) -> list[str]:
+        A state that was skipped, or that ran in a forked process, is convicted by this
+        run alone; the two must agree.
+        """
+        if result.was_run and result.trial.path == "cold":
+            return result, True
+        cold = replace(ground.stage, zygote=None)
+        self.tell(
+            PhaseStarted(f"class {index}", f"once more, cold: {case.state.token}")
+        )
+        attempt, _ = self._carry_out(cold, case, f"class-{index}")
+        again = self._judged(ground, case, attempt, was_run=True)
+        agrees = (
+            again.finding is not None
+            and result.finding is not None
+            and again.finding.name == result.finding.name
+        )
+        return again, agrees
+
+    def _show_one_that_held(self) -> None:
+        """Let the report show one resume, that which keeps the weakest promise."""
+        held = [
+            (_strength(result.judgement), number)
+            for number, result in self._results.items()
+            if result.verdict is Verdict.HELD and result.was_run
+        ]
+        if held:
+            result = self._results[min(held)[1]]
+            self.done.append((replace(result.trial, number=1), result.judgement))
+
+    def _difference(self, number: int) -> list[str]:
         """Return what is on disk against the nearest earlier kill state that works."""
-        state = self._states[number]
+        case = self._cases[number]
         near: CrashState | None = None
-        for other, (result, _, _) in self._outcomes.items():
-            candidate = self._states[other]
+        for other, result in self._results.items():
+            candidate = self._cases[other]
+            token = candidate.state.token
             if (
                 result.verdict is Verdict.HELD
-                and candidate.token.letter == "K"
-                and candidate.token.number <= state.token.number
-                and (near is None or candidate.token.number >= near.token.number)
+                and candidate.record is case.record
+                and token.letter == "K"
+                and not token.early
+                and token.number <= case.state.token.number
+                and (near is None or token.number >= near.token.number)
             ):
-                near = candidate
+                near = candidate.state
         if near is None:
             return []
         lines = [f"against {near.token}, which works:"]
-        ours, theirs = state.layout.things, near.layout.things
-        for path in sorted(set(ours) | set(theirs)):
-            mine, its = _described(ours.get(path)), _described(theirs.get(path))
-            if ours.get(path) != theirs.get(path):
+        ours, theirs = case.state.layout, near.layout
+        history = case.record.history
+        for path in sorted(set(ours.things) | set(theirs.things)):
+            mine = _described(history, ours, path)
+            its = _described(history, theirs, path)
+            if mine != its:
                 lines.append(f"{path.partition('/')[2]}: {mine} (works with: {its})")
         return lines[:12]
 
     def coverage(self) -> dict[str, object]:
         found = super().coverage()
-        run = sum(trial is not None for _, trial, _ in self._outcomes.values())
+        missed = self._counts.get("not_run", 0)
+        why = list(self._not_visited)
+        if missed:
+            why.append(f"{missed} states, for want of time (--budget)")
+        models = {k: v for k, v in self._counts.items() if k != "not_run"}
         found["crash_states"] = {
-            "by_model": dict(self._counts),
+            "by_model": models,
             "drawn": self._tally.drawn,
             "distinct_by_recipe": self._tally.by_recipe,
-            "distinct": len(self._states),
-            "run": run,
+            "distinct": len(self._cases),
+            "run": sum(result.was_run for result in self._results.values()),
+            "held": self._count(Verdict.HELD),
+            "violated": self._count(Verdict.VIOLATED),
+            "unknown": self._count(Verdict.UNKNOWN),
             "skipped_by_readset": self._memo.skipped,
             "spot_checked": self._memo.checked,
             "spot_checks_that_differ": len(self._memo.conflicts),
             "capped_points": self._tally.capped_points,
             "deviations": self._settings.deviations,
-            "not_visited": self._counts.get("not_run", 0),
+            "not_visited": missed,
+            "why_not_visited": why,
+            "mechanism": "seccomp-notify",
         }
         found["skipped_as_equal"] = self._memo.skipped
         return found
+
+    def _count(self, verdict: Verdict) -> int:
+        return sum(result.verdict is verdict for result in self._results.values())
 
     def extra(self) -> dict[str, Any]:
         return {"classes": self._classes}
 
     def verdicts(self) -> list[Verdict]:
         """Judge by all states: one that was not run to an end proves nothing."""
-        found = [result.verdict for result, _, _ in self._outcomes.values()]
+        found = [r.verdict for r in self._results.values()]
+        if self._unconfirmed:
+            # What was not seen a second time convicts nobody; nor does it acquit.
+            names = {c["finding"] for c in self._classes if c["confirmed"]}
+            found = [
+                r.verdict
+                for r in self._results.values()
+                if r.finding is None or r.finding.name in names
+            ]
+            found.append(Verdict.UNKNOWN)
         if self._memo.conflicts:
             found.append(Verdict.UNKNOWN)
         return found
 
     def late_notes(self) -> list[Note]:
-        if self._groundwork is not None and not self._states and not self.done:
-            return [Note("no-save-explored", "the program saved nothing to explore")]
-        return []
+        notes = []
+        if self._unconfirmed:
+            names = ", ".join(dict.fromkeys(self._unconfirmed))
+            notes.append(
+                Note("not-confirmed", f"not seen again in a fresh process: {names}")
+            )
+        if self._memo.conflicts:
+            notes.append(
+                Note(
+                    "spot-check-differs",
+                    "states that answer a resume alike led to different results",
+                )
+            )
+        return notes
 
 
 # --- pure parts -----------------------------------------------------------------------
 
 
-def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
-    """Return an attempt as its traces stood at a moment (CLOCK_MONOTONIC seconds)."""
-    ranks = {n: _cut_rank(rank, moment_s) for n, rank in attempt.trace.ranks.items()}
-    trace = replace(attempt.trace, ranks=ranks)
-    return replace(
-        attempt,
-        trace=trace,
-        ended=Ended.RECLAIMED,
-        exit_code=None,
-        kill_point="file-op",
-        reached=True,
-    )
-
-
-def _cut_rank(rank: RankTrace, moment_s: float) -> RankTrace:
-    steps = tuple(s for s in rank.steps if s.t_s <= moment_s)
-    last = steps[-1].step if steps else 0
-    saves = tuple(
-        replace(s, ended_at_s=None)
-        if s.ended_at_s is not None and s.ended_at_s > moment_s
-        else s
-        for s in rank.saves
-        if s.begun_at_s <= moment_s
-    )
-    return replace(
-        rank,
-        steps=steps,
-        states={k: s for k, s in rank.states.items() if k <= last},
-        saves=saves,
-        finish=None,
-        said_bye=False,
-        exception=None,
-        loads=tuple(load for load in rank.loads if load.t_s <= moment_s),
-        counts={**rank.counts, "step-end": last},
-    )
-
-
-def without_untouched(log: oplog.OpLog) -> oplog.OpLog:
-    """Leave out files of before the run that no op concerns: every state has them."""
-    nodes = {op.node for op in log.ops} | {op.over for op in log.ops}
-    paths = {p for op in log.ops for p in (op.path, op.to) if p is not None}
-    kept = tuple(
-        entry
-        for entry in log.start
-        if entry.kind == "dir" or entry.node in nodes or entry.path in paths
-    )
-    return replace(log, start=kept)
-
-
-def crash_points(
-    record: Recorded, patterns: Sequence[str], *, saves: int | None
-) -> list[int]:
-    """Return the op numbers before which to crash: around saves, the first ones first.
-
-    Each save counts from its begin to the begin of the next, so that what is deleted
-    after it belongs to it. Without `saves`, the first two, the first that deletes
-    something, and the last are taken: they hold nearly all distinct behaviour.
-    """
-    rank = main_rank(record.attempt)
-    if rank is None:
-        return []
-    begins = [
-        s.begun_at_s - record.began_s
-        for s in rank.saves
-        if is_resume_point(s.paths, patterns)
-    ]
-    ops = [op for op in record.history.ops if op.number]
-    windows: list[list[FileOp]] = []
-    for index, begin_s in enumerate(begins):
-        end_s = begins[index + 1] if index + 1 < len(begins) else float("inf")
-        windows.append([op for op in ops if begin_s - 0.001 <= op.at_s < end_s - 0.001])
-    windows = [window for window in windows if window]
-    chosen: list[int] = []
-    for index in _chosen_windows(windows, saves):
-        numbers = [op.number or 0 for op in windows[index]]
-        chosen += [*numbers, max(numbers) + 1]
-    unique = list(dict.fromkeys(chosen))
-    if len(unique) > MOST_POINTS:
-        stride = len(unique) / MOST_POINTS
-        unique = [unique[int(i * stride)] for i in range(MOST_POINTS)]
-    return sorted(unique)
-
-
-def _chosen_windows(
-    windows: Sequence[Sequence[FileOp]], saves: int | None
-) -> list[int]:
-    count = len(windows)
-    if saves is not None:
-        if saves >= count:
-            return list(range(count))
-        return sorted(
-            {round(i * (count - 1) / max(1, saves - 1)) for i in range(saves)}
+def _went(attempt: Attempt) -> tuple[object, ...]:
+    """Return how an attempt went, as far as equal states must lead to it."""
+    ranks = tuple(
+        (
+            number,
+            rank.completed,
+            None if rank.exception is None else rank.exception.type,
+            None if rank.finish is None else rank.finish.components.get("weights"),
         )
-    deleting = next(
-        (
-            i
-            for i, window in enumerate(windows)
-            if i > 1 and any(op.kind in ("unlink", "rmdir") for op in window)
-        ),
-        None,
+        for number, rank in sorted(attempt.trace.ranks.items())
     )
-    chosen = [0, 1, deleting, count - 1]
-    return sorted({i for i in chosen if i is not None and 0 <= i < count})
+    return attempt.ended, attempt.exit_code, ranks
 
 
-def barriers(record: Recorded) -> list[Barrier]:
-    """Return the ends of steps, which no rank of a collective program passes alone."""
-    found = []
-    ranks = record.attempt.trace.ranks
-    steps = min((len(rank.steps) for rank in ranks.values()), default=0)
-    for index in range(steps):
-        reached = []
-        for number, rank in ranks.items():
-            moment_s = rank.steps[index].t_s - record.began_s
-            later = next(
-                (
-                    op.number
-                    for op in record.history.ops
-                    if op.number and op.rank == number and op.at_s >= moment_s
-                ),
-                None,
-            )
-            if later is not None:
-                reached.append((number, later))
-        found.append(Barrier(tuple(reached)))
-    return found
+def _place_of(attempt: Attempt) -> tuple[str, str | None, int | None] | None:
+    """Return type and place of the exception that ended an attempt."""
+    for rank in attempt.trace.ranks.values():
+        if rank.exception is not None:
+            return rank.exception.type, rank.exception.file, rank.exception.line
+    return None
 
 
-def kill_plan(state: CrashState) -> str | None:
-    """Return the plan whose real kill leaves this state; None for other models."""
-    token = state.token
-    if token.letter != "K" or token.early:
-        return None
-    cut = str(token.through) if token.through else None
-    return str(
-        KillPoint(site="file-op", occurrence=token.number, over_all=True, cut=cut)
-    )
+def _saves_before(case: Case) -> list[Any]:
+    cut = case.record.cut(case.state.token.number)[-1]
+    return [save for rank in cut.trace.ranks.values() for save in rank.saves]
 
 
-def put(view: View, writer: Materialiser, history: History, layout: Layout) -> None:
-    """Make a new view hold a crash state: what differs from the user's own folder."""
-    own = {entry.path for entry in history.log.start}
-    for root, prefix in (("0", ""), ("1", "{out}/")):
-        things = {
-            path: thing
-            for path, thing in layout.things.items()
-            if path.startswith(root + "/") and path not in own
-        }
-        if things:
-            inner = {path[2:]: thing for path, thing in things.items()}
-            writer.write(Layout(inner), view.fill_at(prefix))
-    gone = [p for p in own if p not in layout.things and p.startswith("0/")]
-    if gone:
-        view.hide([path[2:] for path in gone])
-
-
-def _asked(ops: Iterable[FileOp]) -> Iterable[Question]:
-    """Yield what a whole run asked of paths that it had not changed itself.
-
-    A save that makes a folder or a file asks whether it is there: a leftover may block
-    it. So the ops count as well as the look-ups, and not only those before the first.
-    """
-    seen: set[Question] = set()
-    touched: set[str] = set()
-    for op in ops:
-        paths = [p for p in (op.path, op.to) if p is not None]
-        if op.kind == "question" and op.path is not None:
-            asked = [Question(Asked(op.text or "look"), op.path)]
-        else:
-            asked = [Question(Asked.LOOK, path) for path in paths]
-        for question in asked:
-            below = any(
-                question.path == t or question.path.startswith(t + "/") for t in touched
-            )
-            is_listing = question.asked is Asked.LIST
-            if question not in seen and (is_listing or not below):
-                seen.add(question)
-                yield question
-        if op.kind != "question":
-            touched.update(paths)
-
-
-def _result(trial: Trial, judgement: Judgement) -> Result:
-    exception = next(
-        (
-            (r.exception.type, f"{r.exception.file}:{r.exception.line}")
-            for r in trial.attempts[-1].trace.ranks.values()
-            if r.exception is not None
-        ),
-        None,
-    )
-    names = tuple(finding.name for finding in judgement.findings)
-    return Result(names, exception, judgement.verdict)
-
-
-def _is_pointer(op: FileOp, patterns: Sequence[str]) -> bool:
-    """Tell whether an op made a name that leads to a checkpoint and is none itself."""
-    if op.kind == "symlink":
-        return True
-    target = (op.to or op.path or "").partition("/")[2]
-    return op.length < 256 and any(
-        word in target.lower() for word in ("latest", "last_checkpoint", "pointer")
+def _strength(judgement: Judgement) -> int:
+    return (
+        -1 if judgement.holds_up_to is None else PROMISES.index(judgement.holds_up_to)
     )
 
 
@@ -613,9 +675,11 @@ def _operation(cut: Cut) -> str | None:
     return f"{cut.kind} {cut.path or ''}" + (f" -> {cut.to}" if cut.to else "")
 
 
-def _described(thing: Any) -> str:
+def _described(history: History, layout: Layout, path: str) -> str:
+    thing = layout.things.get(path)
     if thing is None:
         return "not there"
-    if thing.kind == "file":
-        return f"{thing.content.size if thing.content else 0} bytes"
+    if thing.content is not None:
+        digest = history.digest(thing.content)[:6]
+        return f"{thing.content.size} bytes ({digest})"
     return f"{thing.kind} to {thing.target}" if thing.target else str(thing.kind)

@@ -58,12 +58,26 @@ def question(context: Context, request: Request) -> dict[str, Any] | None:
     asked = "look"
     if opens and found is not None and not flags & os.O_PATH:
         asked = "list" if os.path.isdir(place.path) else "read"
-    return {"op": "question", "q": asked, "path": label, "tid": request.tid}
+    said = {"op": "question", "q": asked, "path": label, "tid": request.tid}
+    via = _as_written(context, request, dirfd, address)
+    if via is not None and via != label:
+        said["to"] = via  # symbolic links on the way were asked as well
+    return said
 
 
 def _missing(
     context: Context, request: Request, dirfd: int, address: int
 ) -> dict[str, Any] | None:
+    label = _as_written(context, request, dirfd, address)
+    if label is None:
+        return None
+    return {"op": "question", "q": "look", "path": label, "tid": request.tid}
+
+
+def _as_written(
+    context: Context, request: Request, dirfd: int, address: int
+) -> str | None:
+    """Return the log's name of a path with no link of it followed."""
     try:
         path = read_path(request.tid, address)
         base = f"/proc/{request.tid}/cwd" if dirfd == AT_FDCWD else ""
@@ -71,7 +85,4 @@ def _missing(
         whole = os.path.normpath(os.path.join(os.readlink(base), path))
     except OSError:
         return None
-    label = context.nodes.label(whole)
-    if label is None:
-        return None
-    return {"op": "question", "q": "look", "path": label, "tid": request.tid}
+    return context.nodes.label(whole)

@@ -9,6 +9,7 @@ where whatever opens the file for writing breaks the link first (the supervisor'
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -40,12 +41,13 @@ class Materialiser:
         self._kept: dict[Content, Path] = {}
         self._reflinks = True
 
-    def write(self, layout: Layout, target: Path) -> None:
+    def write(self, layout: Layout, target: Path, *, merge: bool = False) -> None:
         """Make `target` hold exactly this layout.
 
         Args:
             layout: the state.
             target: a folder that is empty or not there yet.
+            merge: folders and files may be there already; files are replaced.
 
         Raises:
             OSError: the disk is full, or `target` holds one of the names already.
@@ -56,8 +58,10 @@ class Materialiser:
         folders: list[tuple[Path, int]] = []
         for path, thing in sorted(layout.things.items()):
             place = target / path
+            if merge and thing.kind != "dir" and os.path.lexists(place):
+                place.unlink()
             if thing.kind == "dir":
-                place.mkdir()
+                place.mkdir(exist_ok=merge)
                 if thing.mode is not None:
                     folders.append((place, thing.mode))
             elif thing.kind == "link":

@@ -27,6 +27,7 @@ class Asked(StrEnum):
     LOOK = "look"  # is it there, what kind, how large, where does it point
     LIST = "list"  # the names in a folder
     READ = "read"  # the bytes of a file
+    KIND = "kind"  # only what it is: what a call that makes or removes it depends on
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,83 @@ def questions(ops: Iterable[FileOp]) -> tuple[Question, ...]:
     return tuple(found)
 
 
+def asked_by(ops: Iterable[FileOp]) -> tuple[Question, ...]:
+    """Return what a whole run asked of the folder as it found it.
+
+    A save that makes a file or a folder asks whether it is there, and a leftover may
+    block it: so ops count as well as look-ups, and also those after the first change.
+    What the run itself has put in place is asked of nobody; a name that it has moved
+    stands for the one that it found.
+    """
+    found: dict[Question, None] = {}
+    own: dict[str, str | None] = {}  # path -> where it came from; None: the run's own
+
+    def ask(asked: Asked, path: str) -> None:
+        origin = _origin(own, path)
+        if origin is not None:
+            found[Question(asked, origin)] = None
+
+    for op in ops:
+        if op.kind == "question":
+            if op.path is not None:
+                ask(Asked(op.text or "look"), op.path)
+            # Where the path as written has links in it, each may point elsewhere.
+            parts = op.to.split("/") if op.to is not None else []
+            for end in range(1, len(parts) + 1):
+                ask(Asked.KIND, "/".join(parts[:end]))
+            continue
+        if op.number is None:
+            continue
+        for path in (op.path, op.to):
+            if path is not None:
+                ask(Asked.KIND, path)
+        if op.error is None:
+            _own(own, op)
+    return tuple(found)
+
+
+def _own(own: dict[str, str | None], op: FileOp) -> None:
+    """Note which names hold what the run has made, after one of its ops."""
+    if op.path is None:
+        return
+    if op.kind == "rename" and op.to is not None:
+        ours = _origin(own, op.path)
+        theirs = _origin(own, op.to) if op.exchange else None
+        _forget_below(own, op.to)
+        _forget_below(own, op.path)
+        own[op.to] = ours
+        own[op.path] = theirs
+    elif op.kind == "link" and op.to is not None:
+        own[op.to] = _origin(own, op.path)
+    elif op.kind in ("creat", "mkdir", "symlink", "unlink", "rmdir") or (
+        op.kind == "trunc" and op.length == 0
+    ):
+        _forget_below(own, op.path)
+        own[op.path] = None
+
+
+def _forget_below(own: dict[str, str | None], path: str) -> None:
+    for known in [one for one in own if one.startswith(path + "/")]:
+        del own[known]
+
+
+def _origin(own: dict[str, str | None], path: str) -> str | None:
+    """Return the path at which the run found what lies at `path`; None: it made it."""
+    head, tail = path, ""
+    while head:
+        if head in own:
+            origin = own[head]
+            return None if origin is None else origin + tail
+        head, _, name = head.rpartition("/")
+        tail = f"/{name}{tail}"
+    return path
+
+
 def answer(history: History, layout: Layout, question: Question) -> Hashable:
     """Return what a state answers; equal answers cannot be told apart by the asker."""
     path = question.path
     thing = layout.things.get(path)
-    if question.asked is not Asked.LOOK:
+    if question.asked in (Asked.LIST, Asked.READ):
         path, thing = _follow(layout, path)
     if path == "":
         thing = Thing("dir")
@@ -71,6 +144,8 @@ def answer(history: History, layout: Layout, question: Question) -> Hashable:
             )
         case Asked.READ if thing.content is not None:
             return history.digest(thing.content)
+        case Asked.KIND:
+            return thing.kind, thing.target
         case _:
             size = thing.content.size if thing.content is not None else None
             return thing.kind, thing.target, size

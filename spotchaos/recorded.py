@@ -1,0 +1,284 @@
+"""A recorded run, cut where a crash could have struck: as attempt, as states, as view.
+
+`spotchaos.exploration` decides which of these states are resumed and what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from spotchaos.launch.view import View
+from spotchaos.model import Attempt, Ended, RankTrace
+from spotchaos.oracles.durability import Cut
+from spotchaos.persistence import oplog
+from spotchaos.persistence.crash_states import CrashState
+from spotchaos.persistence.history import History, Layout
+from spotchaos.persistence.materialise import Materialiser
+from spotchaos.persistence.oplog import FileOp
+from spotchaos.persistence.rank_cuts import Barrier
+from spotchaos.persistence.tokens import StateToken
+from spotchaos.plan import KillPoint
+from spotchaos.trial import is_resume_point, main_rank
+
+# Crash points of one recording; those of the first saves come first.
+MOST_POINTS = 400
+# A file that names a checkpoint is small.
+MOST_POINTER_BYTES = 4096
+_POINTERS = ("latest", "last_checkpoint", "pointer", "current")
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One run whose file ops were recorded, with their bytes.
+
+    Attributes:
+        attempt: the run.
+        history: its ops.
+        began_s: when its log began, CLOCK_MONOTONIC.
+        own: what lay in the user's own folder before, as paths of the log.
+        earlier: attempts before it; it then began in what they left.
+        plan: the kills that led there, as a plan; empty: it began afresh.
+    """
+
+    attempt: Attempt
+    history: History
+    began_s: float
+    own: frozenset[str]
+    earlier: tuple[Attempt, ...] = ()
+    plan: str = ""
+
+    def cut(self, number: int) -> tuple[Attempt, ...]:
+        """Return the attempts as they were when op `number` had not been made yet."""
+        op = next((o for o in self.history.ops if (o.number or 0) >= number), None)
+        moment_s = float("inf") if op is None else self.began_s + op.at_s
+        return (*self.earlier, cut_attempt(self.attempt, moment_s))
+
+    def plan_of(self, state: CrashState) -> str | None:
+        """Return the plan whose real kills leave this state; None if none does."""
+        last = kill_plan(state)
+        if last is None:
+            return None
+        return f"{self.plan},{last}" if self.plan else last
+
+
+def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
+    """Return an attempt as its traces stood at a moment (CLOCK_MONOTONIC seconds)."""
+    ranks = {n: _cut_rank(rank, moment_s) for n, rank in attempt.trace.ranks.items()}
+    trace = replace(attempt.trace, ranks=ranks)
+    return replace(
+        attempt,
+        trace=trace,
+        ended=Ended.RECLAIMED,
+        exit_code=None,
+        kill_point="file-op",
+        reached=True,
+    )
+
+
+def _cut_rank(rank: RankTrace, moment_s: float) -> RankTrace:
+    steps = tuple(s for s in rank.steps if s.t_s <= moment_s)
+    last = steps[-1].step if steps else 0
+    saves = tuple(
+        replace(s, ended_at_s=None)
+        if s.ended_at_s is not None and s.ended_at_s > moment_s
+        else s
+        for s in rank.saves
+        if s.begun_at_s <= moment_s
+    )
+    return replace(
+        rank,
+        steps=steps,
+        states={k: s for k, s in rank.states.items() if k <= last},
+        saves=saves,
+        finish=None,
+        said_bye=False,
+        exception=None,
+        loads=tuple(load for load in rank.loads if load.t_s <= moment_s),
+        counts={**rank.counts, "step-end": last},
+    )
+
+
+def without_untouched(log: oplog.OpLog, kept: Iterable[str] = ()) -> oplog.OpLog:
+    """Leave out files of before the run that no op concerns: every state has them.
+
+    Args:
+        log: the whole log.
+        kept: paths that stay in any case.
+    """
+    nodes = {op.node for op in log.ops} | {op.over for op in log.ops}
+    paths = {p for op in log.ops for p in (op.path, op.to) if p is not None}
+    paths |= set(kept)
+    start = tuple(
+        entry
+        for entry in log.start
+        if entry.kind == "dir" or entry.node in nodes or entry.path in paths
+    )
+    return replace(log, start=start)
+
+
+def crash_points(
+    record: Recorded, patterns: Sequence[str], *, saves: int | None
+) -> list[int]:
+    """Return the op numbers before which to crash: around saves, the first ones first.
+
+    Each save counts from its begin to the begin of the next, so that what is deleted
+    after it belongs to it. Without `saves`, the first two, the first that deletes
+    something, and the last are taken: they hold nearly all distinct behaviour. What a
+    run did before its first save goes with that save.
+    """
+    windows = _windows(record, patterns)
+    chosen: list[int] = []
+    for index in _chosen_windows(windows, saves):
+        numbers = [op.number or 0 for op in windows[index]]
+        chosen += [*numbers, max(numbers) + 1]
+    return spread(list(dict.fromkeys(chosen)), MOST_POINTS)
+
+
+def spread(points: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the points, evenly spread, in order."""
+    if len(points) > most:
+        stride = len(points) / most
+        points = [points[int(i * stride)] for i in range(most)]
+    return sorted(points)
+
+
+def _windows(record: Recorded, patterns: Sequence[str]) -> list[list[FileOp]]:
+    rank = main_rank(record.attempt)
+    if rank is None:
+        return []
+    begins = [
+        s.begun_at_s - record.began_s
+        for s in rank.saves
+        if is_resume_point(s.paths, patterns)
+    ]
+    ops = [op for op in record.history.ops if op.number]
+    windows: list[list[FileOp]] = []
+    for index, begin_s in enumerate(begins):
+        start_s = begin_s - 0.001 if index else float("-inf")
+        end_s = begins[index + 1] if index + 1 < len(begins) else float("inf")
+        windows.append([op for op in ops if start_s <= op.at_s < end_s - 0.001])
+    return [window for window in windows if window]
+
+
+def _chosen_windows(
+    windows: Sequence[Sequence[FileOp]], saves: int | None
+) -> list[int]:
+    count = len(windows)
+    if saves is not None:
+        if saves >= count:
+            return list(range(count))
+        return sorted(
+            {round(i * (count - 1) / max(1, saves - 1)) for i in range(saves)}
+        )
+    deleting = next(
+        (
+            i
+            for i, window in enumerate(windows)
+            if i > 1 and any(op.kind in ("unlink", "rmdir") for op in window)
+        ),
+        None,
+    )
+    chosen = [0, 1, deleting, count - 1]
+    return sorted({i for i in chosen if i is not None and 0 <= i < count})
+
+
+def barriers(record: Recorded) -> list[Barrier]:
+    """Return the ends of steps, which no rank of a collective program passes alone."""
+    found = []
+    ranks = record.attempt.trace.ranks
+    steps = min((len(rank.steps) for rank in ranks.values()), default=0)
+    for index in range(steps):
+        reached = []
+        for number, rank in ranks.items():
+            moment_s = rank.steps[index].t_s - record.began_s
+            later = next(
+                (
+                    op.number
+                    for op in record.history.ops
+                    if op.number and op.rank == number and op.at_s >= moment_s
+                ),
+                None,
+            )
+            if later is not None:
+                reached.append((number, later))
+        found.append(Barrier(tuple(reached)))
+    return found
+
+
+def kill_plan(state: CrashState) -> str | None:
+    """Return the plan whose real kill leaves this state; None for other models."""
+    token = state.token
+    if token.letter != "K" or token.early:
+        return None
+    cut = str(token.through) if token.through else None
+    return str(
+        KillPoint(site="file-op", occurrence=token.number, over_all=True, cut=cut)
+    )
+
+
+def put(view: View, writer: Materialiser, record: Recorded, layout: Layout) -> None:
+    """Make a new view hold a crash state: what differs from the user's own folder.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    for root, prefix in (("0", ""), ("1", "{out}/")):
+        inner = {
+            path[2:]: thing
+            for path, thing in layout.things.items()
+            if path.startswith(root + "/")
+        }
+        if inner:
+            writer.write(Layout(inner), view.fill_at(prefix), merge=True)
+    gone = {p for p in record.own if p not in layout.things and p.startswith("0/")}
+    view.hide([p[2:] for p in sorted(gone) if p.rpartition("/")[0] not in gone])
+
+
+def cut_of(record: Recorded, token: StateToken) -> Cut:
+    """Return the op that made the difference in a crash state."""
+    op = _deciding(record.history, token)
+    if op is None:
+        return Cut(kind=None, is_power_loss=token.model.is_power_loss)
+    return Cut(
+        kind=op.kind,
+        path=_inner(op.path),
+        to=_inner(op.to),
+        where=op.where,
+        is_power_loss=token.model.is_power_loss,
+        is_pointer=_is_pointer(record.history, op),
+    )
+
+
+def _deciding(history: History, token: StateToken) -> FileOp | None:
+    """Return what was lost or cut; where nothing was, the last op that happened."""
+    for number in (*token.omitted, *token.included):
+        return history.op(number)
+    for node, _ in token.levels:
+        end = history.index_of(token.number)
+        steps = [s for s in history.data if s.node == node and s.order < end]
+        if steps:
+            return history.ops[steps[-1].order]
+    if token.names_before is not None and token.names_before < token.number:
+        return history.op(token.names_before)
+    if token.through:
+        return history.op(token.number)
+    before = [o for o in history.ops if o.number and o.number < token.number]
+    syncing = ("fsync", "fsyncdir", "sync", "msync")
+    changing = [o for o in before if o.kind not in syncing]
+    chosen = changing or before
+    return chosen[-1] if chosen else None
+
+
+def _inner(path: str | None) -> str | None:
+    return None if path is None else path.partition("/")[2]
+
+
+def _is_pointer(history: History, op: FileOp) -> bool:
+    """Tell whether an op made a name that leads to a checkpoint and is none itself."""
+    if op.kind == "symlink":
+        return True
+    target = (_inner(op.to or op.path) or "").lower()
+    node = history.node_of(op)
+    size = max((s.edit.end for s in history.data if s.node == node), default=0)
+    return size <= MOST_POINTER_BYTES and any(word in target for word in _POINTERS)
