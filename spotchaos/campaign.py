@@ -93,7 +93,7 @@ class Campaign:
         self._clock = clock
         self._begun_s = clock.monotonic()
         self.done: list[tuple[Trial, Judgement]] = []
-        self._plans: list[Plan] = []
+        self._plans: list[tuple[int, Plan]] = []  # with the numbers of their trials
         self._groundwork: Groundwork | None = None
         self._mechanisms = find_mechanisms()
 
@@ -144,7 +144,7 @@ class Campaign:
 
     def work(self, ground: Groundwork) -> None:
         """Carry out what the settings ask for."""
-        self._plans = self._choose(ground.landscape)
+        self._plans = self._own_part(self._choose(ground.landscape))
         self._run_trials(ground)
 
     def verdicts(self) -> list[Verdict]:
@@ -175,10 +175,28 @@ class Campaign:
                 plans.append(Plan.parse(text).at(land.horizon))
         return plans
 
+    def _own_part(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
+        """Number the plans, and keep those of this shard.
+
+        Numbers are those of the whole campaign, so that the reports of all shards can
+        be put together.
+        """
+        numbered = list(enumerate(plans, 1))
+        if self._settings.shard is None:
+            return numbered
+        part, of = self._settings.shard
+        own = numbered[part - 1 :: of]
+        if not own:
+            raise HarnessError(
+                f"part {part}/{of} has none of the {len(plans)} plans",
+                hint="give fewer parts, or more --trials",
+            )
+        return own
+
     def _run_trials(self, ground: Groundwork) -> None:
         """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
         pinpointer = Pinpointer(ground)
-        queue = list(enumerate(self._plans, 1))
+        queue = list(self._plans)
         with ThreadPoolExecutor(max_workers=self._settings.jobs) as pool:
             running: set[Future[tuple[Trial, Judgement]]] = set()
             try:

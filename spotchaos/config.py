@@ -1,16 +1,20 @@
-"""Options from a file: `spotchaos.toml`, or `[tool.spotchaos]` of `pyproject.toml`."""
+"""Options and known findings from a file: `spotchaos.toml`, or `[tool.spotchaos]`."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from spotchaos.errors import UsageError
+from spotchaos.errors import UsageError, closest
 from spotchaos.options import BY_NAME, OPTIONS, read_option, unknown_option
+from spotchaos.settings import Known
 
 FILES = ("spotchaos.toml", "pyproject.toml")
+KNOWN = "known"  # the list of known findings, the one key that is no option
+_KEYS_OF_KNOWN = ("finding", "reason", "until")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -22,6 +26,86 @@ def read_config(folder: Path) -> dict[str, Any]:
         UsageError: a file is no TOML, or has an unknown key or a bad value; the message
             names file and line.
     """
+    found = _find_table(folder)
+    if found is None:
+        return {}
+    path, text, table = found
+    values = {}
+    for key, given in table.items():
+        if key == KNOWN:
+            continue
+        place = f"{path.name}, line {_line_of(key, text, path.name)}"
+        option = BY_NAME.get(key)
+        if option is None:
+            raise unknown_option(key, OPTIONS, place=place)
+        values[key] = read_option(option, given, place=place)
+    return values
+
+
+def read_known(folder: Path) -> tuple[Known, ...]:
+    """Return the known findings that the files of `folder` list.
+
+    Raises:
+        UsageError: an entry lacks a key, has an unknown one or a bad value; the message
+            names the file.
+    """
+    found = _find_table(folder)
+    if found is None:
+        return ()
+    path, _, table = found
+    entries = table.get(KNOWN, [])
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise UsageError(
+            f"'known' in {path.name} is no list of tables", hint=_example(path.name)
+        )
+    return tuple(
+        _read_entry(
+            entry, place=f"known finding {number} in {path.name}", file=path.name
+        )
+        for number, entry in enumerate(entries, 1)
+    )
+
+
+def _read_entry(entry: dict[str, Any], *, place: str, file: str) -> Known:
+    for key in entry:
+        if key not in _KEYS_OF_KNOWN:
+            raise UsageError(
+                f"unknown key {key!r} of {place}",
+                hint=closest(key, _KEYS_OF_KNOWN) or _example(file),
+            )
+    for key in _KEYS_OF_KNOWN:
+        if key not in entry:
+            raise UsageError(f"{place} has no {key!r}", hint=_example(file))
+    finding, reason, until = (entry[key] for key in _KEYS_OF_KNOWN)
+    if not isinstance(finding, str) or not isinstance(reason, str):
+        raise UsageError(
+            f"'finding' and 'reason' of {place} are texts", hint=_example(file)
+        )
+    return Known(finding=finding, reason=reason, until=_day(until, place=place))
+
+
+def _day(given: Any, *, place: str) -> date:
+    if isinstance(given, date) and not isinstance(given, datetime):
+        return given
+    try:
+        return date.fromisoformat(given)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"'until' of {place} is {given!r}",
+            hint="write the last day on which it may stay: until = 2027-01-31",
+        ) from None
+
+
+def _example(file: str) -> str:
+    heading = "known" if file == "spotchaos.toml" else "tool.spotchaos.known"
+    return (
+        f"write [[{heading}]], then finding = 'rng-not-restored', reason = '...',"
+        " until = 2027-01-31"
+    )
+
+
+def _find_table(folder: Path) -> tuple[Path, str, dict[str, Any]] | None:
+    """Return the file that counts, its text and the table of options in it."""
     for name in FILES:
         path = folder / name
         if not path.is_file():
@@ -32,8 +116,13 @@ def read_config(folder: Path) -> dict[str, Any]:
             if "spotchaos" not in tool:
                 continue
             table = tool["spotchaos"]
-        return _read_table(table, path=path, text=text)
-    return {}
+        if not isinstance(table, dict):
+            raise UsageError(
+                f"tool.spotchaos in {path.name} is no table",
+                hint="write [tool.spotchaos] on a line of its own",
+            )
+        return path, text, table
+    return None
 
 
 def _load(path: Path) -> tuple[str, dict[str, Any]]:
@@ -44,22 +133,6 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
         raise UsageError(f"{path.name} is no TOML: {error}") from None
     except OSError as error:
         raise UsageError(f"cannot read {path.name}: {error.strerror}") from None
-
-
-def _read_table(table: Any, *, path: Path, text: str) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise UsageError(
-            f"tool.spotchaos in {path.name} is no table",
-            hint="write [tool.spotchaos] on a line of its own",
-        )
-    values = {}
-    for key, given in table.items():
-        place = f"{path.name}, line {_line_of(key, text, path.name)}"
-        option = BY_NAME.get(key)
-        if option is None:
-            raise unknown_option(key, OPTIONS, place=place)
-        values[key] = read_option(option, given, place=place)
-    return values
 
 
 def _line_of(key: str, text: str, file: str) -> int:

@@ -7,13 +7,14 @@ table, so that one name, one validation and one hint serve all of them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from spotchaos.errors import UsageError, closest
-from spotchaos.settings import Settings
+from spotchaos.settings import Known, Settings
 
 CAMPAIGNS = ("run", "explore", "replay")
 
@@ -310,7 +311,9 @@ OPTIONS: tuple[Option, ...] = (
         heading=CAMPAIGN,
         metavar="I/N",
         parse=part_of,
-        help="carry out the I-th of N parts of the trials",
+        commands=("run",),
+        help="carry out every Nth plan, from the Ith on; `spotchaos report` merges the"
+        " reports of all N",
     ),
     Option(
         name="fingerprint",
@@ -445,7 +448,12 @@ def unknown_option(name: str, known: tuple[Option, ...], *, place: str) -> Usage
 
 
 def make_settings(
-    values: Mapping[str, Any], *, command: tuple[str, ...], folder: Path
+    values: Mapping[str, Any],
+    *,
+    command: tuple[str, ...],
+    folder: Path,
+    known: Iterable[Known] = (),
+    today: date | None = None,
 ) -> Settings:
     """Build the settings from values by option name; output options are left out.
 
@@ -453,6 +461,8 @@ def make_settings(
         values: what `read_option` returned, for the options that were given.
         command: the program.
         folder: its working folder.
+        known: the findings that the team has listed.
+        today: by which their dates are judged; None: none has passed.
 
     Raises:
         UsageError: a value is out of range, or this release cannot do it yet.
@@ -466,4 +476,6 @@ def make_settings(
             fields["grace_s"], fields["grace_steps"] = value
         else:
             fields[option.target] = value
-    return Settings(command=command, folder=folder, **fields)
+    return Settings(
+        command=command, folder=folder, known=tuple(known), today=today, **fields
+    )

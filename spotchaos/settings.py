@@ -9,10 +9,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import date
 from pathlib import Path
 
 from spotchaos.errors import UsageError, closest
-from spotchaos.findings import FINDINGS, PROMISES
+from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN
 from spotchaos.plan import MANY, Plan
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
@@ -30,8 +31,33 @@ NOT_YET: tuple[str, ...] = (
     "lose=machine",
     "move",
     "engine",
-    "shard",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """A finding that a team has listed: it is shown, and does not count until its date."""
+
+    finding: str
+    reason: str
+    until: date  # the last day on which it does not count
+
+    def __post_init__(self) -> None:
+        if self.finding in UNKNOWN:
+            raise UsageError(
+                f"{self.finding!r} cannot be a known finding",
+                hint="with it nothing was proved, and such a run is never held",
+            )
+        _one_of("a known finding", self.finding, tuple(FINDINGS))
+        if not self.reason.strip():
+            raise UsageError(
+                f"the known finding {self.finding!r} has no reason",
+                hint="say why it may stay for now: reason = '...'",
+            )
+
+    def has_expired(self, today: date | None) -> bool:
+        """Tell whether its date has passed; without a date of today, it never has."""
+        return today is not None and today > self.until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +104,8 @@ class Settings:
     no_skip: bool = False  # run again what is known to be equal
     no_cache: bool = False
     fail_on: tuple[str, ...] = ()  # empty: every finding counts
+    known: tuple[Known, ...] = ()
+    today: date | None = None  # when it is judged; None: no known finding expires
     fingerprint: str = "all"
     halt: str = "freeze"
     keep: Path | None = None  # traces and views are kept there
@@ -119,6 +147,13 @@ class Settings:
                 raise UsageError(
                     f"{option} is {value}", hint=f"give a number from {least:g} up"
                 )
+        listed = [entry.finding for entry in self.known]
+        for name in listed:
+            if listed.count(name) > 1:
+                raise UsageError(
+                    f"the known finding {name!r} is listed twice",
+                    hint="keep one entry, with one date",
+                )
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
             raise UsageError(
                 f"--shard is {self.shard[0]}/{self.shard[1]}",
@@ -145,8 +180,17 @@ class Settings:
         return int(getattr(signal, f"SIG{self.signal}"))
 
     def counts(self, finding: str) -> bool:
-        """Tell whether a finding makes the verdict `violated` under `--fail-on`."""
-        return not self.fail_on or finding in self.fail_on
+        """Tell whether a finding makes the verdict `violated`.
+
+        It does not if `--fail-on` leaves it out, or if it is known and its date has
+        not passed.
+        """
+        if self.fail_on and finding not in self.fail_on:
+            return False
+        return not any(
+            entry.finding == finding and not entry.has_expired(self.today)
+            for entry in self.known
+        )
 
 
 def _one_of(option: str, value: str, known: tuple[str, ...]) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from spotchaos.config import read_config
+from spotchaos.clock import SystemClock
+from spotchaos.config import read_config, read_known
 from spotchaos.options import (
     BY_NAME,
     OUTPUT,
@@ -107,8 +108,16 @@ def read_arguments(
     values = {**from_file, **given_values(given)}
     if not program:
         program = REFERENCE
-    settings = make_settings(values, command=program, folder=folder)
+    settings = make_settings(
+        values, command=program, folder=folder, **listed_findings(folder)
+    )
     return settings, outputs_of(values)
+
+
+def listed_findings(folder: Path) -> dict[str, Any]:
+    """Return the known findings of a folder, and the day by which they are judged."""
+    known = read_known(folder)
+    return {"known": known, "today": SystemClock().now().date()} if known else {}
 
 
 def outputs_of(values: Mapping[str, Any]) -> Outputs:

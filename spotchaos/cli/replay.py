@@ -12,6 +12,7 @@ from spotchaos.cli.arguments import (
     REFERENCE,
     Command,
     given_values,
+    listed_findings,
     outputs_of,
     with_options,
 )
@@ -52,7 +53,10 @@ def command(
     token, told = _token_of(target, trial)
     values = {**_from_file(), **given_values(given)}
     base = make_settings(
-        values, command=program or told or REFERENCE, folder=Path.cwd()
+        values,
+        command=program or told or REFERENCE,
+        folder=Path.cwd(),
+        **listed_findings(Path.cwd()),
     )
     settings = _given_wins(settings_of(token, base), base, given_values(given))
     from spotchaos.campaign import run

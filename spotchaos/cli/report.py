@@ -1,4 +1,4 @@
-"""`spotchaos report`: render a stored report again, or compare two."""
+"""`spotchaos report`: render a stored report again, compare two, or merge shards."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from spotchaos.errors import UsageError
 EPILOG = """\b
   spotchaos report report.json --html report.html
   spotchaos report before.json after.json
+  spotchaos report shard-*.json --json report.json
 
-With one report the status is 0. With two, it is 1 if the second has findings
-that the first has not, else 0."""
+Two reports are compared; reports of `--shard I/N` are merged into one. With one
+report the status is 0. With two, it is 1 if the second has findings that count
+and that the first has not, else 0. Merged, it is that of the whole campaign."""
 
 
 @click.command(cls=Command, options_metavar="[options]", epilog=EPILOG)
 @with_options("report")
 @click.argument("reports", metavar="REPORT.json...", nargs=-1, required=True)
 def command(reports: tuple[str, ...], **given: Any) -> int:
-    """Render a report again, or compare two."""
+    """Render a report again, compare two, or merge the reports of all shards."""
     outputs = outputs_of(given_values(given))
-    if len(reports) > 2:
-        raise UsageError(
-            f"{len(reports)} reports were given", hint="give one, or two to compare"
-        )
-    from spotchaos.cli.campaigns import give_out
+    from spotchaos.cli.campaigns import STATUS, give_out
+    from spotchaos.model import Verdict
     from spotchaos.report.formats import check_writable
+    from spotchaos.report.merging import are_shards, merge
     from spotchaos.report.redact import redact
     from spotchaos.report.screen import plain, screen
     from spotchaos.report.stored import compare, comparison_text, read_report
@@ -46,6 +46,14 @@ def command(reports: tuple[str, ...], **given: Any) -> int:
     documents = [read_report(Path(name)) for name in reports]
     if outputs.redact:
         documents = [redact(document) for document in documents]
+    merged = are_shards(documents)
+    if merged:
+        documents = [merge(documents)]
+    if len(documents) > 2:
+        raise UsageError(
+            f"{len(reports)} reports were given, and not all are of `--shard I/N`",
+            hint="give one, two to compare, or all shards of one campaign",
+        )
     if len(documents) == 2:
         if outputs.files or outputs.github or outputs.issue is not None:
             raise UsageError(
@@ -58,4 +66,4 @@ def command(reports: tuple[str, ...], **given: Any) -> int:
     if outputs.issue is None:
         sys.stdout.write(plain(screen(documents[0])))
     give_out(documents[0], outputs)
-    return HELD
+    return STATUS[Verdict(documents[0]["verdict"])] if merged else HELD

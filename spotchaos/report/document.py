@@ -13,6 +13,7 @@ from typing import Any
 from spotchaos import __version__
 from spotchaos.events import Outcome
 from spotchaos.model import Attempt, Baseline, Finding, Judgement, Note, Resume, Trial
+from spotchaos.report.gate import known_entries
 from spotchaos.report.redact import mask_secrets
 from spotchaos.report.timeline import loss_series, timeline
 from spotchaos.settings import Settings
@@ -50,7 +51,14 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         "ledger": _ledger(outcome),
         "coverage": dict(outcome.coverage),
         "notes": [{"name": n, "trials": list(t)} for n, t in outcome.notes],
-        "findings": [{"name": n, "trials": list(t)} for n, t in outcome.findings],
+        "findings": [
+            {"name": n, "trials": list(t), "counts": settings.counts(n)}
+            for n, t in outcome.findings
+        ],
+        "known": known_entries(settings, outcome.findings),
+        "shard": None
+        if settings.shard is None
+        else f"{settings.shard[0]}/{settings.shard[1]}",
         "traces": None if settings.keep is None else str(settings.keep),
         "trouble": outcome.trouble,
         "hint": outcome.hint,
@@ -95,7 +103,10 @@ def trial_entry(trial: Trial, said: Judgement, settings: Settings) -> dict[str, 
         "wall_s": round(trial.wall_s, 3),
         "path": trial.path,
         "holds_up_to": said.holds_up_to,
-        "attempts": [attempt_entry(a, resumes.get(a.number)) for a in trial.attempts],
+        "attempts": [
+            attempt_entry(a, resumes.get(a.number), settings=settings)
+            for a in trial.attempts
+        ],
         "timeline": timeline(trial, resumes),
         "findings": [_finding(finding) for finding in said.findings],
         "notes": _kept_notes(said.notes),
@@ -105,7 +116,9 @@ def trial_entry(trial: Trial, said: Judgement, settings: Settings) -> dict[str, 
     }
 
 
-def attempt_entry(attempt: Attempt, resume: Resume | None) -> dict[str, Any]:
+def attempt_entry(
+    attempt: Attempt, resume: Resume | None, *, settings: Settings | None = None
+) -> dict[str, Any]:
     """Return what a report says of one attempt; `resume` is None if it is not judged."""
     first = attempt.number == 1
     joined = 0 if resume is None and first else resume.joined if resume else None
@@ -121,6 +134,8 @@ def attempt_entry(attempt: Attempt, resume: Resume | None) -> dict[str, Any]:
     }
     if attempt.signal is not None:
         found["signal"] = attempt.signal
+    if attempt.notice_at_s is not None and settings is not None:
+        found["grace_s"] = settings.grace_s
     if attempt.trouble is not None:
         found["trouble"] = attempt.trouble
     if str(attempt.ended) in ("failed", "hung", "exited") and attempt.output_tail:

@@ -34,7 +34,7 @@ Points = Sequence[Sequence[float]]
 
 def timeline(trial: Mapping[str, Any]) -> Markup:
     """Draw the attempts of a trial as bars over time, with saves and what ended them."""
-    moments = [m for m in trial.get("timeline", ()) if _is_number(m.get("t_s"))]
+    moments = [m for m in trial.get("timeline", ()) if is_number(m.get("t_s"))]
     if not moments:
         return Markup()
     end_s = max(m["t_s"] for m in moments) or 1.0
@@ -50,7 +50,7 @@ def timeline(trial: Mapping[str, Any]) -> Markup:
         )
     )
     label = f"Timeline of trial {trial['number']}: {len(attempts)} attempts"
-    return _svg(parts, height=height, label=label)
+    return draw_svg(parts, height=height, label=label)
 
 
 def _attempt_row(
@@ -137,7 +137,7 @@ def kill_strip(trials: Sequence[Mapping[str, Any]], steps: int) -> Markup:
     count = 0
     for trial in trials:
         for moment in trial.get("timeline", ()):
-            if moment.get("what") != "reclaim" or not _is_number(moment.get("step")):
+            if moment.get("what") != "reclaim" or not is_number(moment.get("step")):
                 continue
             count += 1
             x = 4 + (WIDTH - 8) * min(1.0, moment["step"] / max(1, steps))
@@ -152,7 +152,7 @@ def kill_strip(trials: Sequence[Mapping[str, Any]], steps: int) -> Markup:
     if not count:
         return Markup()
     label = f"{count} interruptions over the {steps} steps of the baseline"
-    return _svg(parts, height=32, label=label)
+    return draw_svg(parts, height=32, label=label)
 
 
 def _shown(series: Mapping[str, Points]) -> dict[str, list[Sequence[float]]]:
@@ -191,7 +191,7 @@ def _plot(curves: Mapping[str, Points], *, label: str, unit: str) -> Markup:
             )
             + Markup("<title>{}</title></polyline>").format(curve_name(name))
         )
-    return _svg(parts, height=height, label=label)
+    return draw_svg(parts, height=height, label=label)
 
 
 def curve_name(name: str) -> str:
@@ -206,14 +206,16 @@ def _axis(x: int, y: int, text: str, anchor: str) -> Markup:
     )
 
 
-def _svg(parts: Sequence[Markup], *, height: int, label: str) -> Markup:
+def draw_svg(parts: Sequence[Markup], *, height: int, label: str) -> Markup:
+    """Return an SVG of the house's width, with a label that says what it shows."""
     head = Markup(
         '<div class="draw" tabindex="0" role="group" aria-label="Drawing"><svg viewBox="0 0 {} {}" role="img" aria-label="{}">'
     ).format(WIDTH, height, escape(label))
     return head + Markup("").join(parts) + Markup("</svg></div>")
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Tell whether a value of a report can be drawn at all."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -221,5 +223,5 @@ def _is_point(point: Any) -> bool:
     return (
         isinstance(point, Sequence)
         and len(point) == 2
-        and all(_is_number(v) for v in point)
+        and all(is_number(v) for v in point)
     )

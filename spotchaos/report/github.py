@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from spotchaos.findings import FINDINGS
+from spotchaos.report.gate import gate_remarks, suppression
 from spotchaos.report.redact import clean, one_line
 from spotchaos.report.screen import trials_text
 
@@ -43,6 +44,9 @@ def workflow_commands(document: Document) -> list[str]:
         if finding.get("hint"):
             text += f"\nHint: {finding['hint']}"
         level = "error" if document["verdict"] == "violated" else "warning"
+        reason = suppression(document, finding["name"])
+        if reason is not None:
+            level, text = "notice", f"{text}\n{reason}"
         said = ",".join(f"{k}={_property(v)}" for k, v in properties.items())
         lines.append(f"::{level} {said}::{_data(text)}")
     if document["verdict"] == "unknown" and not lines:
@@ -96,6 +100,9 @@ def summary(document: Document) -> str:
             for f in findings
         ]
         lines.append("")
+    remarks = [f"- {_cell(remark)}" for remark in gate_remarks(document)]
+    if remarks:
+        lines += [*remarks, ""]
     if document["trials"]:
         lines += ["<details><summary>Trials</summary>", ""]
         lines += ["| trial | plan | verdict | replay |", "| --- | --- | --- | --- |"]

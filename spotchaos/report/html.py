@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -14,7 +14,8 @@ import jinja2
 from markupsafe import Markup
 
 from spotchaos.explanations import page
-from spotchaos.report import drawing
+from spotchaos.report import drawing, grace
+from spotchaos.report.gate import gate_remarks, suppression
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import cleaned, one_line
 from spotchaos.report.screen import is_amiss, trials_text
@@ -27,7 +28,10 @@ def render(document: Mapping[str, Any]) -> str:
     document = cleaned(document)
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    findings = first_of_each(document)
+    findings = [
+        {**finding, "suppressed": suppression(document, finding["name"])}
+        for finding in first_of_each(document)
+    ]
     trials = document["trials"]
     baseline = document.get("baseline") or {}
     loss = (document.get("series") or {}).get("loss") or {}
@@ -40,6 +44,9 @@ def render(document: Mapping[str, Any]) -> str:
         losses=drawing.losses(loss),
         curves=[drawing.curve_name(n) for n in list(loss)[: drawing.MOST_SERIES + 1]],
         differences=drawing.differences(loss),
+        remarks=gate_remarks(document),
+        map=crash_map(document.get("classes") or ()),
+        grace=grace.draw(trials),
         strip=drawing.kill_strip(trials, baseline.get("steps") or 0),
         style=Markup(_asset("report.css")),
         script=Markup(script),
@@ -68,6 +75,23 @@ def heat(attempt: Mapping[str, Any]) -> list[dict[str, Any]]:
             )
         rows.append({"component": component, "cells": cells})
     return rows
+
+
+def crash_map(classes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return classes of crash states as a table: operations by persistence models."""
+    models = list(dict.fromkeys(str(entry.get("model")) for entry in classes))
+    rows: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
+    for entry in classes:
+        operation = str(entry.get("operation") or "before the first operation")
+        cells = rows.setdefault(operation, {model: [] for model in models})
+        cells[str(entry.get("model"))].append(entry)
+    return {
+        "models": models,
+        "rows": [
+            {"operation": operation, "cells": list(cells.values())}
+            for operation, cells in rows.items()
+        ],
+    }
 
 
 def _origin(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from spotchaos.findings import FINDINGS, UNKNOWN
+from spotchaos.report.gate import suppression
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import clean, cleaned, one_line
 from spotchaos.report.screen import trials_text
@@ -90,6 +91,9 @@ def _result(
     ]
     if replays:
         result["properties"] = {"replay": replays[0]}
+    reason = suppression(document, finding["name"])
+    if reason is not None:
+        result["suppressions"] = [{"kind": "external", "justification": clean(reason)}]
     return result
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from spotchaos.errors import ReportError
 from spotchaos.report.document import SCHEMA, Document
+from spotchaos.report.gate import uncounted
 from spotchaos.report.redact import one_line
 from spotchaos.report.screen import trials_text
 
@@ -30,6 +31,13 @@ _NEEDED_OF_TRIAL: dict[str, type | tuple[type, ...]] = {
     "attempts": list,
     "findings": list,
     "replay": str,
+}
+_NEEDED_OF_KNOWN: dict[str, type | tuple[type, ...]] = {
+    "finding": str,
+    "reason": str,
+    "until": str,
+    "expired": bool,
+    "trials": list,
 }
 _VERDICTS = ("held", "violated", "unknown")
 # No report that we write comes near; what does was not written by us.
@@ -83,6 +91,9 @@ def _checked(document: Any, name: str) -> Document:
             _lacks(trial, _NEEDED_OF_TRIAL) or trial["verdict"] not in _VERDICTS
             for trial in document["trials"]
         )
+    known = document.get("known") or []
+    damaged = damaged or not isinstance(known, list)
+    damaged = damaged or any(_lacks(entry, _NEEDED_OF_KNOWN) for entry in known)
     if damaged:
         raise ReportError(
             f"the report {name!r} is damaged: keys are missing or of another type",
@@ -114,6 +125,7 @@ def compare(before: Document, after: Document) -> Comparison:
     """Compare two reports of one program, before and after a change."""
     old = {f["name"]: list(f["trials"]) for f in before["findings"]}
     new = {f["name"]: list(f["trials"]) for f in after["findings"]}
+    apart = uncounted(after)
     remarks = [
         f"{key} was {before.get(key)!r} and is {after.get(key)!r}"
         for key in ("promise", "seed")
@@ -124,9 +136,9 @@ def compare(before: Document, after: Document) -> Comparison:
     return Comparison(
         before=before["verdict"],
         after=after["verdict"],
-        new=tuple(name for name in new if name not in old),
+        new=tuple(name for name in new if name not in old and name not in apart),
         fixed=tuple(name for name in old if name not in new),
-        remaining=tuple(name for name in new if name in old),
+        remaining=tuple(name for name in new if name in old or name in apart),
         trials={**old, **new},
         remarks=tuple(remarks),
     )

@@ -73,6 +73,35 @@ def test_hostile_text_runs_nothing(browse, outcomes):
 
 
 @pytest.mark.slow
+def test_the_map_and_the_grace_chart_log_no_error(browse, document):
+    report = document("violated")
+    moments = [
+        {"t_s": 0.0, "what": "start", "step": 0, "attempt": 1},
+        {"t_s": 1.0, "what": "signal", "step": 12, "attempt": 1},
+        {"t_s": 1.5, "what": "save-end", "step": 13, "attempt": 1},
+        {"t_s": 3.0, "what": "reclaim", "step": 15, "attempt": 1},
+    ]
+    report["trials"][0]["timeline"] = moments
+    report["classes"] = [
+        {
+            "finding": "torn-checkpoint",
+            "states": 2,
+            "state": "K7",
+            "model": "kill",
+            "trial": 1,
+            "operation": "write last.pt",
+            "where": None,
+            "message": "half a file",
+            "tokens": ["K7"],
+        }
+    ]
+    dom, said = browse(html.render(report), "#states-title")
+    assert said == []
+    assert "1 grace window; in 1" in dom
+    assert 'class="broken"' in dom
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [360, 1200], ids=["phone", "desk"])
 def test_the_page_is_no_wider_than_the_screen(browse, document, width):
     probe = (

@@ -138,3 +138,14 @@ def test_the_tail_of_a_failed_attempt_is_kept(outcomes):
     attempts = make_document(outcome)["trials"][0]["attempts"]
     assert attempts[1]["output_tail"] == "ValueError: no"
     assert "output_tail" not in attempts[0]
+
+
+def test_an_attempt_that_was_told_says_which_window_was_asked_for(outcomes):
+    trial, said = outcomes.held_pair(1)
+    told = dataclasses.replace(trial.attempts[0], notice_at_s=100.6, signal="TERM")
+    trial = dataclasses.replace(trial, attempts=(told, trial.attempts[1]))
+    settings = outcomes.make_settings(grace_s=4.0)
+    outcome = outcomes.make_outcome(said.verdict, [(trial, said)], settings=settings)
+    first, second = make_document(outcome)["trials"][0]["attempts"]
+    assert first["grace_s"] == 4.0
+    assert "grace_s" not in second

@@ -23,7 +23,7 @@ ALLOWED = {
     "plan": BASE | {"trace"},
     "settings": BASE | {"findings", "plan"},
     "options": BASE | {"settings", "plan", "findings"},
-    "config": BASE | {"options"},
+    "config": BASE | {"options", "settings"},
     "token": BASE | {"plan", "settings"},
     "events": NOUNS,
     # Which notices and faults there are is said by their own tables.
