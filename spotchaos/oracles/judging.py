@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN, breaks
-from spotchaos.model import Baseline, Finding, Judgement, Note, Resume, Trial, Verdict
+from spotchaos.model import (
+    Attempt,
+    Baseline,
+    Finding,
+    Judgement,
+    Note,
+    Resume,
+    Trial,
+    Verdict,
+)
 from spotchaos.oracles.causes import is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
 from spotchaos.oracles.interruption import judge_interruption
@@ -28,6 +37,18 @@ ORACLES: dict[str, Oracle] = {
     "samples": judge_samples,
     "divergence": judge_divergence,
 }
+
+
+# What a skipped iteration changes for all that comes after it.
+_AFTER_SKIPPED = (
+    "rng-not-restored",
+    "rng-disturbed",
+    "order-changed",
+    "samples-repeated",
+    "samples-skipped",
+    "step-count-wrong",
+    "diverged",
+)
 
 
 def judge(
@@ -62,7 +83,7 @@ def judge(
         resume_after_finish=resume_after_finish,
     )
     found = [finding for oracle in ORACLES.values() for finding in oracle(case)]
-    findings = _in_order(_settled(found))
+    findings = _in_order(_settled(_without_skipped(found, trial)))
     return Judgement(
         verdict=_verdict(findings, promise),
         findings=tuple(findings),
@@ -70,6 +91,30 @@ def judge(
         resumes=tuple(map(_resume, case.resumes())),
         holds_up_to=_holds_up_to(findings),
         ledger=ledger(case),
+    )
+
+
+def _without_skipped(found: Iterable[Finding], trial: Trial) -> Iterator[Finding]:
+    """Leave out what follows from steps that a lost gradient scaler skipped.
+
+    A scaler that starts afresh finds its first gradients infinite and skips iterations:
+    their draws and samples are gone, and fewer steps are made, whatever was restored.
+    """
+    found = list(found)
+    lost = {f.attempt for f in found if f.name == "scaler-not-restored"}
+    skipped = {a.number for a in trial.attempts if a.number in lost and _skips(a)}
+    first = min(skipped, key=lambda n: n or 0, default=None)
+    for finding in found:
+        late = first is not None and (finding.attempt or first) >= first
+        if not (late and finding.name in _AFTER_SKIPPED):
+            yield finding
+
+
+def _skips(attempt: Attempt) -> bool:
+    """Tell whether a rank made backward passes that reached no step."""
+    return any(
+        rank.counts.get("backward", 0) > sum(mark.micro for mark in rank.steps) + 1
+        for rank in attempt.trace.ranks.values()
     )
 
 
