@@ -102,10 +102,30 @@ def _check_command(command: tuple[str, ...], program: Program, what: str) -> Non
                 if name.endswith(".py")
                 else "make it executable, or put its interpreter before it",
             )
+        _check_script(command, program)
         return
     search = program.environment.get("PATH", os.defpath)
     if shutil.which(name, path=search) is None:
         raise UsageError(f"{what} {name!r} does not exist", hint=_hint(name, program))
+    _check_script(command, program)
+
+
+def _check_script(command: tuple[str, ...], program: Program) -> None:
+    """Refuse `python SCRIPT` without its script: seconds before the interpreter would."""
+    script = command[1] if len(command) > 1 else ""
+    is_script = script.endswith(".py") and not script.startswith("-")
+    if not Path(command[0]).name.startswith("python") or not is_script:
+        return
+    path = program.folder / script
+    if not path.exists():
+        near = (
+            _beside(path) if "/" in script else [p.name for p in path.parent.iterdir()]
+        )
+        raise UsageError(
+            f"the script {script!r} does not exist",
+            hint=closest(script, near)
+            or f"it is looked for in {str(program.folder)!r}",
+        )
 
 
 def _hint(name: str, program: Program) -> str:

@@ -152,6 +152,18 @@ def test_only_credentials_that_exist_are_hidden(tmp_path):
             "give the path of a program",
             id="path",
         ),
+        pytest.param(
+            ("python-of-mine", "trian.py"),
+            "the script 'trian.py' does not exist",
+            "did you mean 'train.py'?",
+            id="script-near-miss",
+        ),
+        pytest.param(
+            ("bin/python-of-mine", "other/thing.py"),
+            "the script 'other/thing.py' does not exist",
+            "it is looked for in",
+            id="script-path",
+        ),
     ],
 )
 def test_a_command_that_cannot_be_started_is_a_usage_error(
