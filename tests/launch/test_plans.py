@@ -191,7 +191,9 @@ def test_a_folder_that_is_not_there_is_a_usage_error(tmp_path):
 
 
 def test_a_good_command_passes(folder):
+    (folder / "train.py").touch()
     check_program(Program((sys.executable, "train.py"), folder))
+    check_program(Program((sys.executable, "-m", "train.py"), folder))
 
 
 @pytest.mark.parametrize(
