@@ -138,7 +138,9 @@ class _Builder:
         control = self._control(baseline, rank)
         patterns = _patterns(first, control)
         baseline = replace(baseline, control=control, patterns=patterns)
-        self._stage = replace(self._stage, patterns=patterns)
+        self._stage = replace(
+            self._stage, patterns=patterns, log=self._log, recorded=light
+        )
         self._notes += facts.notes
         self._tell(BaselineDone(baseline, tuple(self._notes)))
         return Groundwork(

@@ -35,16 +35,15 @@ from spotchaos.launch.workspace import Workspace
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
 from spotchaos.oracles import judge
 from spotchaos.plan import (
-    Landscape,
     Plan,
     draw,
     edges,
     every_file_op,
     every_step,
 )
-from spotchaos.settings import Settings
+from spotchaos.settings import DEFAULT_KILL_AT, Settings
 from spotchaos.tensors import Pinpointer
-from spotchaos.trial import run_trial
+from spotchaos.trial import check_asked, plan_of_faults, run_trial
 
 # Lays the groundwork of a campaign, or has laid it before; its owner cleans up after it.
 Layer = Callable[[Settings, Program, Tell], Groundwork]
@@ -103,6 +102,7 @@ class Campaign:
 
     def run(self) -> Outcome:
         settings = self._settings
+        check_asked(settings)
         program = Program.from_settings(settings)
         check_program(program)
         self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
@@ -144,7 +144,7 @@ class Campaign:
 
     def work(self, ground: Groundwork) -> None:
         """Carry out what the settings ask for."""
-        self._plans = self._own_part(self._choose(ground.landscape))
+        self._plans = self._own_part(self._choose(ground))
         self._run_trials(ground)
 
     def verdicts(self) -> list[Verdict]:
@@ -159,8 +159,10 @@ class Campaign:
         """Return notes on the campaign as a whole."""
         return []
 
-    def _choose(self, land: Landscape) -> list[Plan]:
-        settings = self._settings
+    def _choose(self, ground: Groundwork) -> list[Plan]:
+        settings, land = self._settings, ground.landscape
+        if settings.fault and settings.kill_at == DEFAULT_KILL_AT:
+            return [plan_of_faults(ground.stage, land)]
         plans: list[Plan] = []
         for text in settings.kill_at:
             if text == "random":
@@ -225,6 +227,8 @@ class Campaign:
             self.tell(PhaseStarted(f"trial {number}", str(plan)))
             trial = run_trial(ground.stage, plan, number=number)
             judgement = judge_trial(self._settings, ground, trial, plan)
+            if self._settings.fault or self._settings.lose == "machine":
+                return trial, judgement  # a replay for tensors would be another trial
             return trial, pinpointer.locate(trial, plan, judgement)
 
         return task

@@ -140,6 +140,8 @@ NOTES: dict[str, str] = {
     "no-save-explored": "the recorded run saved nothing that could be explored",
     "cold-path": "every attempt was a fresh process, and why",
     "counted-otherwise": "steps were counted in another way than by optimizer steps",
+    "notice-played": "how a provider's notice was played, and at which time scale",
+    "smallest-grace": "the smallest grace window in which every plan holds",
     "confirmed-cold": "a finding was confirmed once in a fresh process",
 }
 

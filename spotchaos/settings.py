@@ -20,16 +20,12 @@ SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
 WHOM = ("all", "leader", "group", "launcher", "workers")
 POWER_LOSS = ("ext4", "posix", "all")
 
+DEFAULT_KILL_AT = ("random",)
+
 # What the interface promises and this release cannot do yet: an option, `option=value`,
 # or a command. Asking for one is a usage error; a line goes when its part arrives.
 NOT_YET: tuple[str, ...] = (
-    "notice",
     "find-grace",
-    "time-scale",
-    "fault",
-    "netns",
-    "lose=machine",
-    "move",
     "engine",
 )
 
@@ -70,7 +66,7 @@ class Settings:
     command: tuple[str, ...]
     folder: Path  # the working folder of the program
     resume_cmd: tuple[str, ...] | None = None
-    kill_at: tuple[str, ...] = ("random",)
+    kill_at: tuple[str, ...] = DEFAULT_KILL_AT
     trials: int = 5
     seed: int = 0
     signal: str = "KILL"
@@ -158,6 +154,11 @@ class Settings:
             raise UsageError(
                 f"--shard is {self.shard[0]}/{self.shard[1]}",
                 hint="write I/N with I from 1 to N, such as 1/4",
+            )
+        if self.move and self.lose != "machine":
+            raise UsageError(
+                "--move changes the folder of a new machine, and none is lost",
+                hint="add --lose machine",
             )
         self._refuse_what_is_not_here_yet()
 

@@ -13,25 +13,29 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.course import Course
 from spotchaos.errors import HarnessError
-from spotchaos.launch.attempt import Exited, Halted, RunningAttempt, launch
+from spotchaos.injectors.disks import (
+    DiskFault,
+    rule_of,
+    seen_in,
+    step_struck,
+    strike_at_rest,
+)
+from spotchaos.injectors.surroundings import Pace, Surroundings
+from spotchaos.launch.attempt import RunningAttempt, launch
+from spotchaos.launch.notify_rules import Rule
 from spotchaos.launch.program import Program
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote, start_of
-from spotchaos.model import Attempt, Ended, RankTrace, Trial
-from spotchaos.plan import KillPoint, Plan
+from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
+from spotchaos.persistence.oplog import OpLog
+from spotchaos.plan import KillPoint, Landscape, Plan
+from spotchaos.providers.stories import Story, story
 from spotchaos.settings import Settings
 from spotchaos.trace.reading import read_attempt
 
-# How long other ranks may take to reach their own kill point, or to block, once the
-# first has halted. Collectives time out after minutes, a step takes far less.
-SETTLE_S = 10.0
-# Writes are quiet when no file changed for this long; a background writer of a toy
-# finishes in milliseconds, one of gigabytes changes its file's size all the time.
-QUIET_S = 0.3
-QUIET_BOUND_S = 60.0
-DEFAULT_GRACE_S = 30.0
 OPLOG_BOUND_S = 10.0
 
 
@@ -50,20 +54,91 @@ class Stage:
     finished_attempt: Attempt | None = None
     on_attempt: Callable[[str, Attempt], None] = lambda phase, attempt: None
     zygote: Zygote | None = None  # None: every attempt is started fresh
+    log: OpLog | None = None  # file ops of a run that was left alone ...
+    recorded: Attempt | None = None  # ... and that run
     clock: Clock = field(default_factory=SystemClock)
 
-    def warm(self, command: Sequence[str]) -> Warm | None:
+    def warm(self, command: Sequence[str], view: View) -> Warm | None:
         """Return how the zygote serves a command; None for the cold path."""
         if self.zygote is None or self.program.pty:
             return None
+        if view.folder != view.workspace.folder:
+            return None  # the zygote knows the command by the folder's old path
         start = start_of(command, self.program.environment, self.program.folder)
         if start is None or not self.zygote.serves(start):
             return None
+        settings = self.settings
         if start.ranks is not None and (
-            self.settings.signal != "KILL" or self.settings.to != "all"
+            settings.signal != "KILL" or settings.to != "all" or settings.notice
         ):
             return None  # what a launcher does with a signal is its own
         return Warm(self.zygote, start)
+
+    @property
+    def pace(self) -> Pace | None:
+        """How fast the uninterrupted program is, once that is known."""
+        if self.finished_attempt is None:
+            return None
+        return Pace.of(self.finished_attempt)
+
+    @property
+    def story(self) -> Story | None:
+        """What its provider does to each machine of a trial; None: no notice comes."""
+        settings = self.settings
+        if settings.notice is None:
+            return None
+        grace_s = settings.grace_s
+        if settings.grace_steps is not None and self.pace is not None:
+            grace_s = settings.grace_steps * self.pace.step_s
+        return story(settings.notice, grace_s=grace_s)
+
+    @property
+    def time_scale(self) -> float | None:
+        """Cloud seconds per real second; None: chosen when the notice comes."""
+        # A window in steps is one of real seconds already.
+        return (
+            1.0 if self.settings.grace_steps is not None else self.settings.time_scale
+        )
+
+    def surroundings(self) -> Surroundings:
+        """Return what one attempt finds around it."""
+        names = self.workspace.mechanisms.namespaces
+        isolated = "network" in names and not self.program.allow_network
+        if self.settings.netns and not isolated:
+            raise HarnessError(
+                "--netns needs a network namespace, and there is none",
+                hint="leave out --allow-network; `spotchaos doctor` says what this"
+                " machine can do",
+            )
+        return Surroundings(
+            self.story,
+            isolated=isolated,
+            time_scale=self.time_scale,
+            real_addresses=self.settings.netns,
+            clock=self.clock,
+        )
+
+    def faults(self, point: KillPoint | None) -> list[tuple[DiskFault, Rule | None]]:
+        """Return the faults of the disk, with the rule of each that is supervised."""
+        found: list[tuple[DiskFault, Rule | None]] = []
+        for text in self.settings.fault:
+            fault = DiskFault.parse(text)
+            if not fault.is_supervised:
+                found.append((fault, None))
+                continue
+            if self.log is None or self.recorded is None:
+                raise HarnessError(
+                    f"the fault {text!r} needs file sites, which are off here",
+                    hint="ask `spotchaos doctor` why",
+                )
+            before = None
+            if point is not None and point.site == "step-end":
+                before = point.occurrence
+            rule = rule_of(
+                fault, self.log, self.recorded, patterns=self.patterns, before=before
+            )
+            found.append((fault, rule))
+        return found
 
     def new_view(self, name: str) -> View:
         """Return a private copy-on-write view of the program's folder."""
@@ -71,6 +146,37 @@ class Stage:
         if self.hidden:
             view.hide(self.hidden)
         return view
+
+
+def check_asked(settings: Settings) -> None:
+    """Raise UsageError for a notice or fault that does not exist, before anything runs."""
+    if settings.notice is not None:
+        story(settings.notice, grace_s=settings.grace_s)
+    for text in settings.fault:
+        DiskFault.parse(text)
+
+
+def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
+    """Return where a run is interrupted so that its faults show: soon after they struck.
+
+    An error shows at the first step after it, damage once the newest checkpoint of a run
+    in the middle is loaded, and skewed times when two machines have saved.
+    """
+    saves = [step for step, _ in land.saves if 0 < step < land.horizon]
+    steps: list[int] = []
+    for fault, rule in stage.faults(None):
+        if rule is not None and stage.log is not None and stage.recorded is not None:
+            struck = step_struck(rule, stage.log, stage.recorded)
+            steps.append(land.horizon if struck is None else struck + 1)
+        elif fault.kind == "skew" and len(saves) > 1:
+            second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)
+            return Plan((KillPoint(site="step-end", occurrence=saves[0] + 1), second))
+        elif saves:
+            steps.append(saves[len(saves) // 2] + 1)
+    step = max(steps, default=land.horizon)
+    if step >= land.horizon:
+        return Plan((), after_finish=True)
+    return Plan((KillPoint(site="step-end", occurrence=step),))
 
 
 def pattern_of(path: str) -> str:
@@ -100,7 +206,8 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     """
     phase = name or f"trial {number}"
     begun_s = stage.clock.monotonic()
-    if plan.after_finish and stage.finished_view is not None:
+    has_faults = bool(stage.settings.fault)
+    if plan.after_finish and stage.finished_view is not None and not has_faults:
         view = stage.finished_view.copy(f"trial-{number}")
         assert stage.finished_attempt is not None
         attempts = [stage.finished_attempt]
@@ -114,7 +221,15 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     dropped: list[str] = []
     try:
         for point in points:
-            attempt = run_attempt(stage, view, point, earlier=attempts)
+            if attempts and stage.settings.lose == "machine":
+                view.lose_machine(_durable(stage, view), move=stage.settings.move)
+            attempt = run_attempt(
+                stage,
+                view,
+                point,
+                earlier=attempts,
+                faults=() if attempts else stage.faults(point),
+            )
             attempts.append(attempt)
             stage.on_attempt(phase, attempt)
             if point is not None and not attempt.reached:
@@ -135,6 +250,16 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     )
 
 
+def _durable(stage: Stage, view: View) -> list[Path] | None:
+    """Return the folders that outlive the machine; None: the usual ones."""
+    durable = stage.settings.durable
+    if durable is None:
+        return None
+    if "://" in durable:
+        return []
+    return [Path(durable.replace("{out}", str(view.out)))]
+
+
 def run_attempt(
     stage: Stage,
     view: View,
@@ -145,6 +270,7 @@ def run_attempt(
     quiet: bool = False,
     files: FileOrders | None = None,
     oplog: Callable[[Path], None] | None = None,
+    faults: Sequence[tuple[DiskFault, Rule | None]] = (),
 ) -> Attempt:
     """Launch the program once, interrupt it at `point`, and read what it left.
 
@@ -157,10 +283,16 @@ def run_attempt(
         quiet: wait until writes are quiet before it is killed (the control).
         files: has its file ops supervised; a kill point at a file site does so anyway.
         oplog: is given the path of the op log, before it goes.
+        faults: of the disk, with their rules.
     """
     number = len(earlier) + 1
     command = _command(stage, earlier)
     wanted = {**stage.orders, **(orders or {})}
+    rules = [(fault, rule) for fault, rule in faults if rule is not None]
+    if rules:
+        files = replace(
+            files or FileOrders(), rules=tuple(str(rule) for _, rule in rules)
+        )
     if point is not None and point.is_file_site:
         files = replace(files or FileOrders(), points=(str(point),))
         if stage.settings.halt == "run":
@@ -168,46 +300,92 @@ def run_attempt(
     elif point is not None and point.site is not None:
         wanted["kill"] = str(point)
     begun_s = stage.clock.monotonic()
-    warm = stage.warm(command)
-    running = launch(
-        stage.program,
-        view,
-        number=number,
-        orders=wanted,
-        command=command,
-        warm=warm,
-        files=files,
-    )
-    try:
-        course = _Course(stage, running, view, point, quiet=quiet, begun_s=begun_s)
-        course.follow()
-        trace = read_attempt(running.trace_folder)
-        if oplog is not None:
-            _await_end_of(running.oplog, stage.clock)
-            oplog(running.oplog)
-        return Attempt(
+    warm = stage.warm(command, view)
+    with stage.surroundings() as around:
+        if around.redirect:
+            wanted["redirect"] = {**wanted.get("redirect", {}), **around.redirect}
+        running = launch(
+            stage.program,
+            view,
             number=number,
-            command=tuple(command),
-            ended=course.ended(trace.completed),
-            exit_code=running.exit_code,
-            trace=trace,
-            wall_s=running.wall_s,
-            cpu_s=running.cpu_s,
-            kill_point=course.landed,
-            reached=point is None or course.fired,
-            signal=course.signal,
-            signalled_step=course.signalled_step,
-            started_at_s=begun_s,
-            reclaimed_at_s=course.reclaimed_at_s,
-            output_tail=running.output_tail,
-            stacks=course.stacks,
-            survivors=tuple(running.survivors),
-            trouble=course.trouble,
-            refused_write=running.refused_write,
-            path="cold" if warm is None else "warm",
+            orders=wanted,
+            command=command,
+            environment=around.environment,
+            addresses=around.addresses,
+            listen=around.places,
+            warm=warm,
+            files=files,
         )
-    finally:
-        running.close()
+        try:
+            around.serve(running.listeners, running.folder)
+            course = Course(
+                stage.settings,
+                running,
+                view,
+                point,
+                surroundings=around,
+                clock=stage.clock,
+                hang_s=stage.hang_s,
+                quiet=quiet,
+                begun_s=begun_s,
+                pace=stage.pace,
+                done_before=sum(a.trace.completed for a in earlier),
+            )
+            course.follow()
+            attempt = _record(running, course, number, command, warm=warm is not None)
+            if oplog is not None or rules:
+                _await_end_of(running.oplog, stage.clock)
+            if oplog is not None:
+                oplog(running.oplog)
+            struck = seen_in(running.oplog, rules) if rules else []
+        finally:
+            running.close()
+    for fault, rule in faults:
+        if rule is None:
+            struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
+    return _with_faults(attempt, struck)
+
+
+def _record(
+    running: RunningAttempt,
+    course: Course,
+    number: int,
+    command: Sequence[str],
+    *,
+    warm: bool,
+) -> Attempt:
+    """Write down what happened to an attempt that has ended."""
+    return Attempt(
+        number=number,
+        command=tuple(command),
+        ended=course.ended(),
+        exit_code=running.exit_code,
+        trace=read_attempt(running.trace_folder),
+        wall_s=running.wall_s,
+        cpu_s=running.cpu_s,
+        kill_point=course.landed,
+        reached=course.has_struck,
+        signal=course.signal,
+        signalled_step=course.signalled_step,
+        started_at_s=course.begun_s,
+        notice_at_s=course.notice_at_s,
+        reclaimed_at_s=course.reclaimed_at_s,
+        output_tail=running.output_tail,
+        stacks=course.stacks,
+        survivors=tuple(running.survivors),
+        trouble=course.trouble,
+        refused_write=running.refused_write,
+        path="warm" if warm else "cold",
+        notice=course.notice,
+    )
+
+
+def _with_faults(attempt: Attempt, struck: Sequence[Struck]) -> Attempt:
+    """Add what faults did; an error that ended the attempt stands for its kill point."""
+    ended_it = attempt.ended in (Ended.FAILED, Ended.EXITED) and any(
+        one.kind == "error" and one.times for one in struck
+    )
+    return replace(attempt, struck=tuple(struck), reached=attempt.reached or ended_it)
 
 
 def _await_end_of(oplog: Path, clock: Clock) -> None:
@@ -237,166 +415,6 @@ def has_resume_point(attempt: Attempt, patterns: Sequence[str]) -> bool:
         for rank in attempt.trace.ranks.values()
         for save in rank.saves
     )
-
-
-class _Course:
-    """The course of one attempt: wait, halt, fire, and how it ended."""
-
-    def __init__(
-        self,
-        stage: Stage,
-        running: RunningAttempt,
-        view: View,
-        point: KillPoint | None,
-        *,
-        quiet: bool,
-        begun_s: float,
-    ) -> None:
-        self._stage = stage
-        self._running = running
-        self._view = view
-        self._point = point
-        self._quiet = quiet
-        self._begun_s = begun_s
-        self.fired = False
-        self.landed: str | None = None
-        self.signal: str | None = None
-        self.signalled_step: int | None = None
-        self.reclaimed_at_s: float | None = None
-        self.stacks = ""
-        self.trouble: str | None = None
-        self._hung = False
-
-    def follow(self) -> None:
-        """Return when the attempt has ended, by itself or by us."""
-        if self._point is not None and self._point.after_s is not None:
-            self._follow_clock(self._point.after_s)
-            return
-        event = self._wait(self._remaining_s())
-        if isinstance(event, Halted):
-            self._fire(event)
-        elif event is None:
-            self._hang()
-
-    def _follow_clock(self, after_s: float) -> None:
-        event = self._wait(after_s)
-        if event is not None:
-            return
-        self._running.freeze()
-        steps = {r: steps for r, (steps, _) in self._running.progress().items()}
-        done = min(steps.values(), default=0)
-        self.landed = f"step-end:{done}" if done else "start:1"
-        self._strike()
-
-    def ended(self, completed: int) -> Ended:
-        """Say how it ended, from who ended it and with which status."""
-        if self._hung:
-            return Ended.HUNG
-        if self.reclaimed_at_s is not None:
-            return Ended.RECLAIMED
-        if self._running.exit_code == 0:
-            # A signal that a program answers with status 0 did not let it finish; how
-            # many steps are missing is the oracle's business.
-            return Ended.EXITED if self.signal is not None else Ended.FINISHED
-        if self.signal is not None:
-            return Ended.EXITED
-        return Ended.FAILED
-
-    def _wait(self, timeout_s: float) -> Halted | Exited | None:
-        return self._running.wait(max(0.0, timeout_s))
-
-    def _remaining_s(self) -> float:
-        return self._begun_s + self._stage.hang_s - self._stage.clock.monotonic()
-
-    def _fire(self, halted: Halted) -> None:
-        """Freeze what is to be interrupted, then interrupt it."""
-        # The user's own spelling says more than the site (a part, all processes).
-        self.landed = str(self._point) if self._point else halted.kill_point
-        self._running.settle(halted.kill_point, SETTLE_S)
-        if self._quiet:
-            self._wait_for_quiet()
-        elif self._stage.settings.halt == "freeze":
-            self._running.freeze()
-        self._strike()
-
-    def _strike(self) -> None:
-        settings = self._stage.settings
-        self.fired = True
-        if settings.signal == "KILL" or self._quiet:
-            self._kill("all" if self._quiet else settings.to)
-        else:
-            self._send()
-
-    def _kill(self, whom: str) -> None:
-        self.signal = "KILL" if whom != "all" else None
-        self._running.reclaim(whom)
-        if whom == "all":
-            self.reclaimed_at_s = self._stage.clock.monotonic()
-            return
-        # The rest of the attempt lives on, as after the loss of one process; it has the
-        # grace window to notice.
-        self._running.thaw()
-        self._running.go_on()
-        self._await_end(self._grace_s())
-
-    def _send(self) -> None:
-        settings = self._stage.settings
-        self.signal = settings.signal
-        steps = [steps for steps, _ in self._running.progress().values()]
-        self.signalled_step = min(steps, default=0)
-        self._running.signal(settings.signal, settings.to)
-        self._running.thaw()
-        self._running.go_on()
-        self._await_end(self._grace_s())
-
-    def _grace_s(self) -> float:
-        grace_s = self._stage.settings.grace_s
-        return DEFAULT_GRACE_S if grace_s is None else grace_s
-
-    def _await_end(self, grace_s: float) -> None:
-        """Wait for the end; when the grace window closes, the machine is gone."""
-        deadline_s = self._stage.clock.monotonic() + grace_s
-        grace_steps = self._stage.settings.grace_steps
-        while True:
-            left_s = deadline_s - self._stage.clock.monotonic()
-            event = self._wait(min(left_s, 0.2) if grace_steps is not None else left_s)
-            if isinstance(event, Exited):
-                return
-            if isinstance(event, Halted):
-                self._running.go_on(event.rank)
-            out_of_steps = (
-                grace_steps is not None
-                and self._steps() >= (self.signalled_step or 0) + grace_steps
-            )
-            if out_of_steps or self._stage.clock.monotonic() >= deadline_s:
-                self._running.reclaim("all")
-                self.reclaimed_at_s = self._stage.clock.monotonic()
-                return
-
-    def _steps(self) -> int:
-        return min((s for s, _ in self._running.progress().values()), default=0)
-
-    def _hang(self) -> None:
-        self._hung = True
-        self.stacks = self._running.stacks()
-        self._running.reclaim("all")
-
-    def _wait_for_quiet(self) -> None:
-        """Let background writers finish: no file changes for a while, or the bound."""
-        clock = self._stage.clock
-        deadline_s = clock.monotonic() + QUIET_BOUND_S
-        seen, since_s = None, clock.monotonic()
-        while clock.monotonic() < deadline_s:
-            now = sorted(self._view.changed())
-            if now != seen:
-                seen, since_s = now, clock.monotonic()
-            elif clock.monotonic() - since_s >= QUIET_S:
-                return
-            clock.sleep(QUIET_S / 3)
-        raise HarnessError(
-            f"files below the folder still change {QUIET_BOUND_S:g} s after a save",
-            hint="a program that writes for ever has no quiet moment; see --halt run",
-        )
 
 
 def main_rank(attempt: Attempt) -> RankTrace | None:

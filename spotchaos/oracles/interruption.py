@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
+
+# A reclaim is a little late by the clock of the harness, never early.
+EARLY_S = 0.005
 
 
 def judge_interruption(case: Case) -> Iterator[Finding]:
@@ -16,9 +19,39 @@ def judge_interruption(case: Case) -> Iterator[Finding]:
         if link.attempt.trouble is not None:
             yield Finding("not-reached", link.attempt.trouble, attempt=link.number)
     for link in case.links:
+        yield from _faults_not_reached(link)
         if _was_warned(link.attempt):
             yield from _status(case, link)
             yield from _reaction(case, link)
+
+
+def note_interruption(case: Case) -> Iterator[Note]:
+    """Say of each notice how its time was played."""
+    for link in case.links:
+        notice = link.attempt.notice
+        if notice is None:
+            continue
+        real_s = notice.grace_s / notice.time_scale
+        asked = "never asked" if not notice.asked else f"asked {notice.asked} times"
+        yield Note(
+            "notice-played",
+            f"{notice.story} gave {notice.grace_s:g} s, played in {real_s:.3g} s (time"
+            f" scale {notice.time_scale:.3g}); the program {asked}",
+            attempt=link.number,
+        )
+
+
+def _faults_not_reached(link: Link) -> Iterator[Finding]:
+    for struck in link.attempt.struck:
+        if not struck.times:
+            yield Finding(
+                "not-reached",
+                f"the fault {struck.fault!r} never struck: attempt {link.number} made no"
+                " such operation on a checkpoint",
+                hint="name an earlier one, or `:last` for the last save",
+                attempt=link.number,
+                step=link.end,
+            )
 
 
 def _not_reached(case: Case) -> Iterator[Finding]:
@@ -82,14 +115,12 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     """Judge what happened between the warning and the reclaim (rules.md 6)."""
     attempt = link.attempt
     warned_at_s = _warned_at_s(attempt)
-    if warned_at_s is None:
+    if warned_at_s is None or attempt.signal == "STOP":
         return
-    begun = [
-        save
-        for rank in attempt.trace.ranks.values()
-        for save in rank.saves
-        if save.begun_at_s >= warned_at_s or (save.ended_at_s or 0.0) >= warned_at_s
-    ]
+    if attempt.notice is not None and not attempt.notice.reclaimed:
+        yield from _advice(case, link)
+        return
+    begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
         finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
         if finished and not begun:
@@ -97,34 +128,108 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
                 "not-reached",
                 f"attempt {link.number} finished before the deadline without having"
                 f" reacted to {_warning(attempt)}, which proves nothing",
-                hint="interrupt it earlier, or compress the provider's time further",
+                hint="interrupt it earlier, or compress the provider's time further with"
+                " --time-scale",
                 attempt=link.number,
                 step=link.end,
             )
         return
+    if _came_early(attempt):
+        return  # Nobody can keep a deadline that is not kept.
     if not begun:
         if link.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
-        yield Finding(
-            "notice-ignored" if attempt.notice_at_s is not None else "signal-ignored",
-            f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"
-            f" {link.number} trained on to step {link.end} without beginning a save",
-            hint="set a flag in the handler, look at it after every step (in evaluation"
-            " too), save, and leave",
-            attempt=link.number,
-            step=link.end,
-        )
+        yield _ignored(link)
     elif not _was_whole(case, link):
         yield Finding(
             "deadline-missed",
             f"after {_warning(attempt)} attempt {link.number} began a save, and no"
-            " checkpoint of that step or a later one was whole when the machine went"
-            f" ({ending_of(attempt)})",
+            f" checkpoint of that step or a later one was whole when the machine went"
+            f"{_used(attempt, begun, warned_at_s)} ({ending_of(attempt)})",
             hint="make the save shorter than the grace window: write to the local disk"
             " first, leave out what can be computed again",
             attempt=link.number,
             step=link.end,
         )
+
+
+def _ignored(link: Link) -> Finding:
+    attempt, notice = link.attempt, link.attempt.notice
+    name = "signal-ignored" if attempt.notice_at_s is None else "notice-ignored"
+    hint = (
+        "set a flag in the handler, look at it after every step (in evaluation too),"
+        " save, and leave"
+    )
+    said = ""
+    if notice is not None and attempt.signal is None:
+        hint = (
+            "ask the provider's metadata service every few seconds, and save as soon as"
+            " it tells of the end"
+        )
+        if not notice.asked:
+            said = "; it never asked the metadata service"
+        elif not notice.asked_after:
+            said = "; it did not ask the metadata service again"
+        elif notice.refused == notice.asked_after:
+            said = f"; all {notice.refused} requests since were refused"
+            hint = (
+                "heed the answers: 401 wants a session token, fetched with PUT"
+                " /latest/api/token; 429 and 5xx want another try"
+            )
+    return Finding(
+        name,
+        f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"
+        f" {link.number} trained on to step {link.end} without beginning a save{said}",
+        hint=hint,
+        attempt=link.number,
+        step=link.end,
+    )
+
+
+def _advice(case: Case, link: Link) -> Iterator[Finding]:
+    """Judge what a program did about a notice that no reclaim follows."""
+    attempt, notice = link.attempt, link.attempt.notice
+    assert notice is not None
+    by_itself = attempt.ended in (Ended.EXITED, Ended.FAILED, Ended.FINISHED)
+    if not by_itself or link.end >= case.horizon or notice.story.endswith("withdrawn"):
+        return
+    yield Finding(
+        "stopped-for-advice",
+        f"{notice.story} is no notice of an end, and attempt {link.number} stopped at"
+        f" step {link.end} of {case.horizon}",
+        hint="save when advice comes, and train on: a reclaim may never follow",
+        attempt=link.number,
+        step=link.end,
+    )
+
+
+def _saves_since(attempt: Attempt, moment_s: float) -> list[SaveMark]:
+    return [
+        save
+        for rank in attempt.trace.ranks.values()
+        for save in rank.saves
+        if save.begun_at_s >= moment_s or (save.ended_at_s or 0.0) >= moment_s
+    ]
+
+
+def _came_early(attempt: Attempt) -> bool:
+    """Whether the machine went before the time that its notice had named."""
+    notice, reclaimed_at_s = attempt.notice, attempt.reclaimed_at_s
+    if notice is None or reclaimed_at_s is None:
+        return False
+    return reclaimed_at_s < notice.deadline_at_s - EARLY_S
+
+
+def _used(attempt: Attempt, begun: list[SaveMark], warned_at_s: float) -> str:
+    """Say how much of the window was used, in the provider's own seconds."""
+    notice = attempt.notice
+    if notice is None:
+        return ""
+    begun_s = (begun[0].begun_at_s - warned_at_s) * notice.time_scale
+    return (
+        f": the save began after {max(0.0, begun_s):.3g} s of the {notice.grace_s:g} s"
+        f" that {notice.provider} gives"
+    )
 
 
 def _was_whole(case: Case, link: Link) -> bool:

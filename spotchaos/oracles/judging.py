@@ -17,7 +17,8 @@ from spotchaos.model import (
 )
 from spotchaos.oracles.causes import is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
-from spotchaos.oracles.interruption import judge_interruption
+from spotchaos.oracles.faults import recast
+from spotchaos.oracles.interruption import judge_interruption, note_interruption
 from spotchaos.oracles.lineage import Case, Link, lay_out
 from spotchaos.oracles.progress import judge_progress
 from spotchaos.oracles.ranks import judge_ranks
@@ -82,12 +83,13 @@ def judge(
         exit_codes=exit_codes,
         resume_after_finish=resume_after_finish,
     )
-    found = [finding for oracle in ORACLES.values() for finding in oracle(case)]
+    named = [finding for oracle in ORACLES.values() for finding in oracle(case)]
+    found = list(recast(named, case))
     findings = _in_order(_settled(_without_skipped(found, trial)))
     return Judgement(
         verdict=_verdict(findings, promise),
         findings=tuple(findings),
-        notes=tuple(_notes(note_restored(case))),
+        notes=tuple(_notes((*note_restored(case), *note_interruption(case)))),
         resumes=tuple(map(_resume, case.resumes())),
         holds_up_to=_holds_up_to(findings),
         ledger=ledger(case),

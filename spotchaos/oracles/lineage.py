@@ -8,7 +8,7 @@ oracles beside it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spotchaos.model import (
     Attempt,
@@ -18,7 +18,7 @@ from spotchaos.model import (
     StepMark,
     Trial,
 )
-from spotchaos.oracles.saves import Habit, Saved, habit_of, newest, saves_of
+from spotchaos.oracles.saves import Habit, Saved, habit_of, is_spoilt, newest, saves_of
 from spotchaos.oracles.views import RankView, views_of
 from spotchaos.trace.lookup import (
     Join,
@@ -195,13 +195,25 @@ class _Builder:
             return
         self.end = link.end
         self.reached = max(self.reached, link.end)
-        self.saved += saves_of(
+        found = saves_of(
             attempt.trace,
             attempt=attempt.number,
             joined=joined,
             ended=attempt.ended,
             habit=self.habit,
         )
+        spoilt = {
+            joined + save.step
+            for rank in attempt.trace.ranks.values()
+            for save in rank.saves
+            if is_spoilt(save, attempt)
+        }
+        self.saved += [
+            replace(one, is_whole=False, is_settled=False)
+            if one.step in spoilt
+            else one
+            for one in found
+        ]
         if not link.is_after_finish:
             self._continue_course(link, joined)
         if not attempt.trace.observed:

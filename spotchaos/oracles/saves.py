@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from spotchaos.model import AttemptTrace, Ended, RankTrace, SaveMark
+from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark
 
 _DIGITS = re.compile(r"\d+")
 _TEMPORARY = re.compile(
@@ -107,6 +107,23 @@ def saves_of(
             )
         )
     return found
+
+
+def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
+    """Tell whether a fault struck this save, so that it need not be whole."""
+    for struck in attempt.struck:
+        if struck.kind == "damage" and any(
+            struck.path == path or (struck.path or "").startswith(f"{path}/")
+            for path in save.paths
+        ):
+            return True
+        if struck.kind in ("error", "delay") and struck.at_s is not None:
+            ended_s = save.ended_at_s
+            if save.begun_at_s <= struck.at_s and (
+                ended_s is None or struck.at_s <= ended_s
+            ):
+                return True
+    return False
 
 
 def newest(saved: Iterable[Saved]) -> int | None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import UsageError
@@ -150,6 +151,20 @@ class NoticeService:
             notices = self.story.begin(begins, time_scale=self.time_scale)
             self._set(self._provider.with_notices((*self._provider.notices, *notices)))
             return notices
+
+    def compress(self, time_scale: float) -> None:
+        """Let a cloud second last `1 / time_scale` real ones from now on.
+
+        Only what comes is compressed: tokens and what was announced stay as they are.
+        """
+        with self._changed:
+            self.time_scale = check_time_scale(time_scale)
+            scaled = self._scaled(dict(self.story.settings))
+            names = ("enable_s", "start_after_s")
+            changed = {name: scaled[name] for name in names if name in scaled}
+            if changed:
+                provider: Any = self._provider
+                self._provider = replace(provider, **changed)
 
     def withdraw(self) -> None:
         """Take back every notice in force; no reclaim follows.
@@ -323,12 +338,15 @@ class NoticeService:
 
     def _fresh(self) -> Provider:
         make = PROVIDERS.get(self.story.provider, PlainNotice)
-        settings = dict(self.story.settings)
+        return make(**self._scaled(dict(self.story.settings)))
+
+    def _scaled(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Turn those of the provider's settings that are cloud seconds into real ones."""
         if "enable_s" in settings:
             settings["enable_s"] /= self.time_scale
         if self.story.provider == "azure":
             settings["start_after_s"] = 1.0 / self.time_scale
-        return make(**settings)
+        return settings
 
     def _note(self, request: Request, response: Response) -> None:
         query = "&".join(f"{name}={value}" for name, value in request.query.items())

@@ -1,0 +1,330 @@
+"""The course of one attempt: wait, halt, strike, and how it ended.
+
+It strikes as the plan says, by signal, notice or kill, and notes what it did and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from spotchaos.clock import Clock
+from spotchaos.errors import HarnessError
+from spotchaos.injectors.surroundings import Pace, Surroundings
+from spotchaos.launch.attempt import Exited, Halted, RunningAttempt
+from spotchaos.launch.workspace import View
+from spotchaos.model import Ended, NoticePlayed
+from spotchaos.plan import KillPoint
+from spotchaos.providers.notice import Follows, Notice
+from spotchaos.settings import Settings
+
+# How long other ranks may take to reach their own kill point, or to block, once the
+# first has halted. Collectives time out after minutes, a step takes far less.
+SETTLE_S = 10.0
+# Writes are quiet when no file changed for this long; a background writer of a toy
+# finishes in milliseconds, one of gigabytes changes its file's size all the time.
+QUIET_S = 0.3
+QUIET_BOUND_S = 60.0
+DEFAULT_GRACE_S = 30.0
+# How long a stopped or hibernated machine stands still: long enough for every clock and
+# timer of a program to notice, short enough for peers not to give up.
+FROZEN_S = 1.0
+# How often a machine that is about to be lost is looked at.
+LOOK_S = 0.05
+
+
+class Course:
+    """What happens to one attempt from its launch to its end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        running: RunningAttempt,
+        view: View,
+        point: KillPoint | None,
+        *,
+        surroundings: Surroundings,
+        clock: Clock,
+        hang_s: float,
+        quiet: bool,
+        begun_s: float,
+        pace: Pace | None = None,
+        done_before: int = 0,
+    ) -> None:
+        self._settings = settings
+        self._running = running
+        self._view = view
+        self._point = point
+        self._surroundings = surroundings
+        self._clock = clock
+        self._hang_s = hang_s
+        self._quiet = quiet
+        self.begun_s = begun_s
+        self._pace = pace
+        self._done_before = done_before
+        self.fired = False
+        self.landed: str | None = None
+        self.signal: str | None = None
+        self.signalled_step: int | None = None
+        self.signalled_at_s: float | None = None
+        self.notice: NoticePlayed | None = None
+        self.notice_at_s: float | None = None
+        self.reclaimed_at_s: float | None = None
+        self.stacks = ""
+        self.trouble: str | None = None
+        self._hung = False
+
+    def follow(self) -> None:
+        """Return when the attempt has ended, by itself or by us."""
+        if self._point is not None and self._point.after_s is not None:
+            self._follow_clock(self._point.after_s)
+            return
+        event = self._wait(self._remaining_s())
+        if isinstance(event, Halted):
+            self._fire(event)
+        elif event is None:
+            self._hang()
+
+    def _follow_clock(self, after_s: float) -> None:
+        event = self._wait(after_s)
+        if event is not None:
+            return
+        self._running.freeze()
+        done = self._steps()
+        self.landed = f"step-end:{done}" if done else "start:1"
+        self._strike()
+
+    @property
+    def has_struck(self) -> bool:
+        """Whether its kill point was reached, if it had one."""
+        return self._point is None or self.fired
+
+    def ended(self) -> Ended:
+        """Say how it ended, from who ended it and with which status."""
+        if self._hung:
+            return Ended.HUNG
+        if self.reclaimed_at_s is not None:
+            return Ended.RECLAIMED
+        was_told = self.signal is not None or self.notice_at_s is not None
+        if self._running.exit_code == 0:
+            # A signal that a program answers with status 0 did not let it finish; how
+            # many steps are missing is the oracle's business. After a mere pause, or
+            # advice, it goes on as if nothing had been.
+            goes_on = self.signal == "STOP" or (
+                self.notice is not None and not self.notice.reclaimed
+            )
+            return Ended.EXITED if was_told and not goes_on else Ended.FINISHED
+        return Ended.EXITED if was_told else Ended.FAILED
+
+    def _wait(self, timeout_s: float) -> Halted | Exited | None:
+        return self._running.wait(max(0.0, timeout_s))
+
+    def _remaining_s(self) -> float:
+        return self.begun_s + self._hang_s - self._clock.monotonic()
+
+    def _steps(self) -> int:
+        return min((s for s, _ in self._running.progress().values()), default=0)
+
+    def _fire(self, halted: Halted) -> None:
+        """Freeze what is to be interrupted, then interrupt it."""
+        # The user's own spelling says more than the site (a part, all processes).
+        self.landed = str(self._point) if self._point else halted.kill_point
+        self._running.settle(halted.kill_point, SETTLE_S)
+        if self._quiet:
+            self._wait_for_quiet()
+        elif self._settings.halt == "freeze":
+            self._running.freeze()
+        self._strike()
+
+    def _strike(self) -> None:
+        settings = self._settings
+        self.fired = True
+        if self._quiet:
+            self._kill("all")
+        elif self._surroundings.service is not None:
+            self._give_notice()
+        elif settings.signal == "KILL":
+            self._kill(settings.to)
+        elif settings.signal == "STOP":
+            self._stand_still()
+        else:
+            self._send()
+
+    # --- kills and signals ---
+
+    def _kill(self, whom: str) -> None:
+        self.signal = "KILL" if whom != "all" else None
+        if whom == "all":
+            self._reclaim()
+            return
+        self._mark()
+        self._running.reclaim(whom)
+        # The rest of the attempt lives on, as after the loss of one process; it has the
+        # grace window to notice.
+        self._let_go()
+        self._await_end(self._grace_s(), stacks=True)
+
+    def _send(self) -> None:
+        self.signal = self._settings.signal
+        self._mark()
+        self._running.signal(self._settings.signal, self._settings.to)
+        self._let_go()
+        self._await_end(self._grace_s())
+
+    def _stand_still(self) -> None:
+        """Stop processes and thaw them: a machine that hibernates, or is paused."""
+        self.signal = "STOP"
+        self._mark()
+        self._running.signal("STOP", self._settings.to)
+        self._let_go()
+        self._clock.sleep(FROZEN_S)
+        self._running.signal("CONT", self._settings.to)
+        self._await_end(self._grace_s())
+
+    def _mark(self) -> None:
+        self.signalled_step = self._steps()
+        self.signalled_at_s = self._clock.monotonic()
+
+    def _let_go(self) -> None:
+        self._running.thaw()
+        self._running.go_on()
+
+    def _reclaim(self) -> None:
+        self._running.reclaim("all")
+        self.reclaimed_at_s = self._clock.monotonic()
+
+    def _grace_s(self) -> float:
+        grace_s = self._settings.grace_s
+        return DEFAULT_GRACE_S if grace_s is None else grace_s
+
+    def _await_end(self, grace_s: float, *, stacks: bool = False) -> None:
+        """Wait for the end; when the grace window closes, the machine is gone."""
+        deadline_s = self._clock.monotonic() + grace_s
+        grace_steps = self._settings.grace_steps
+        while True:
+            left_s = deadline_s - self._clock.monotonic()
+            if self._has_ended(min(left_s, 0.2) if grace_steps is not None else left_s):
+                return
+            out_of_steps = (
+                grace_steps is not None
+                and self._steps() >= (self.signalled_step or 0) + grace_steps
+            )
+            if out_of_steps or self._clock.monotonic() >= deadline_s:
+                if stacks and self._steps() <= (self.signalled_step or 0):
+                    self.stacks = self._running.stacks()
+                self._reclaim()
+                return
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        """Wait a while; let ranks that reach their own kill point go on."""
+        event = self._wait(timeout_s)
+        if isinstance(event, Halted):
+            self._running.go_on(event.rank)
+        return isinstance(event, Exited)
+
+    # --- notices ---
+
+    def _give_notice(self) -> None:
+        """Let the story of the notice begin now, and follow it to its end."""
+        service = self._surroundings.service
+        assert service is not None
+        done = self._done_before + self._steps()
+        self.notice = self._surroundings.announce(self._pace, done=done)
+        told: set[Notice] = set()
+        paused: set[Notice] = set()
+        self._tell(told)
+        self._let_go()
+        while True:
+            now = self._clock.now()
+            due = [n for n in service.notices if n.reclaim_at and now >= n.reclaim_at]
+            if any(n.follows is Follows.RECLAIM for n in due):
+                self._reclaim()
+                break
+            for notice in due:
+                mark = replace(notice, acknowledged_at=None, reclaim_at=None)
+                if notice.follows is Follows.FREEZE and mark not in paused:
+                    paused.add(mark)
+                    self._running.freeze()
+                    self._clock.sleep(FROZEN_S)
+                    self._running.thaw()
+            if self._has_ended(LOOK_S):
+                break
+            self._tell(told)
+            if self._remaining_s() <= 0:
+                self._hang()
+                break
+        self._count_requests()
+
+    def _tell(self, told: set[Notice]) -> None:
+        """Note which notices can be read by now, and send the signal of each."""
+        service = self._surroundings.service
+        assert service is not None
+        now = self._clock.now()
+        for notice in service.notices:
+            mark = replace(
+                notice, withdrawn_at=None, acknowledged_at=None, reclaim_at=None
+            )
+            if not notice.is_for_us or mark in told or not notice.is_readable(now):
+                continue
+            told.add(mark)
+            if self.notice_at_s is None:
+                self._mark()
+                self.notice_at_s = self.signalled_at_s
+            name = service.story.signal
+            if name is not None:
+                self.signal = name
+                # It may have ended between the look and the signal.
+                _if_it_lives(partial(self._running.signal, name, self._settings.to))
+
+    def _count_requests(self) -> None:
+        service = self._surroundings.service
+        if service is None or self.notice is None:
+            return
+        log = service.log
+        since = [
+            entry
+            for entry in log
+            if self.notice_at_s is not None
+            and self._surroundings.monotonic(entry.at) >= self.notice_at_s
+        ]
+        self.notice = replace(
+            self.notice,
+            asked=len(log),
+            asked_after=len(since),
+            refused=sum(e.status == 0 or e.status in REFUSALS for e in since),
+        )
+
+    # --- bounds ---
+
+    def _hang(self) -> None:
+        self._hung = True
+        self.stacks = self._running.stacks()
+        self._running.reclaim("all")
+
+    def _wait_for_quiet(self) -> None:
+        """Let background writers finish: no file changes for a while, or the bound."""
+        deadline_s = self._clock.monotonic() + QUIET_BOUND_S
+        seen, since_s = None, self._clock.monotonic()
+        while self._clock.monotonic() < deadline_s:
+            now = sorted(self._view.changed())
+            if now != seen:
+                seen, since_s = now, self._clock.monotonic()
+            elif self._clock.monotonic() - since_s >= QUIET_S:
+                return
+            self._clock.sleep(QUIET_S / 3)
+        raise HarnessError(
+            f"files below the folder still change {QUIET_BOUND_S:g} s after a save",
+            hint="a program that writes for ever has no quiet moment; see --halt run",
+        )
+
+
+# Statuses by which a metadata service refuses; 404 means that there is nothing.
+REFUSALS = frozenset({400, 401, 403, 429, 500, 503})
+
+
+def _if_it_lives(act: Callable[[], object]) -> None:
+    try:
+        act()
+    except HarnessError:
+        return

@@ -1,0 +1,256 @@
+"""What an attempt finds around it: the metadata service of its cloud, its object store.
+
+Made anew for each attempt, before the program starts; the story of its notice begins when
+`announce` is called, and until then the service is silent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import statistics
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol, Self
+
+from spotchaos.clock import Clock, SystemClock
+from spotchaos.model import Attempt, NoticePlayed
+from spotchaos.providers import ADDRESSES, PROVIDERS
+from spotchaos.providers.environment import environment_for, redirects_for
+from spotchaos.providers.loopback import LoopbackServer
+from spotchaos.providers.notice import Follows, Notice
+from spotchaos.providers.profiles import profile
+from spotchaos.providers.service import NoticeService
+from spotchaos.providers.serving import MetadataApp, on_files
+from spotchaos.providers.stories import Story
+
+# Where our servers listen in a network that belongs to the attempt alone.
+METADATA_PORT = 1338
+STORE_PORT = 21338
+# Below the folder of an attempt.
+NOTICE_FOLDER = "notice"
+FILE_VARIABLE = "SPOTCHAOS_NOTICE_DIR"
+
+# A compressed window is never shorter: neither a poll nor a save is compressed with it.
+LEAST_WINDOW_S = 1.0
+SHARE_OF_THE_REST = 0.5
+SAVES_THAT_FIT = 4.0
+POLLS_THAT_FIT = 2.5
+RECENT = 20  # requests that tell how often the program asks
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast the uninterrupted program is, in real seconds."""
+
+    horizon: int
+    step_s: float
+    save_s: float  # the longest of its saves
+
+    @classmethod
+    def of(cls, baseline: Attempt) -> Self:
+        """Measure the pace of an uninterrupted run."""
+        ranks = baseline.trace.ranks.values()
+        gaps = [
+            after.t_s - before.t_s
+            for rank in ranks
+            for before, after in pairwise(rank.steps)
+        ]
+        saves = [
+            save.ended_at_s - save.begun_at_s
+            for rank in ranks
+            for save in rank.saves
+            if save.ended_at_s is not None
+        ]
+        return cls(
+            baseline.trace.completed,
+            statistics.fmean(gaps) if gaps else 0.0,
+            max(saves, default=0.0),
+        )
+
+
+def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> float:
+    """Return how many real seconds a notice lasts, so that it ends before the program.
+
+    Args:
+        pace: of the program; None: unknown, nothing is compressed.
+        done: steps that it has done.
+        poll_s: the longest pause between two requests of the program so far.
+        cloud_s: what the provider gives.
+    """
+    if pace is None:
+        return cloud_s
+    rest_s = max(1, pace.horizon - done) * pace.step_s
+    wanted_s = max(
+        LEAST_WINDOW_S,
+        SHARE_OF_THE_REST * rest_s,
+        SAVES_THAT_FIT * pace.save_s,
+        POLLS_THAT_FIT * poll_s,
+    )
+    return min(cloud_s, wanted_s)
+
+
+class Store(Protocol):
+    """What surroundings need of an object store, which outlives attempts."""
+
+    def environment(self, port: int) -> dict[str, str]: ...
+    def serve(self, listener: socket.socket) -> AbstractServer: ...
+
+
+class AbstractServer(Protocol):
+    """Something that serves until it is stopped."""
+
+    def stop(self) -> None: ...
+
+
+class Surroundings:
+    """The fakes of one attempt; use as a context manager.
+
+    Args:
+        story: of the notice; None: there is no metadata service.
+        isolated: the attempt has a network of its own, in which `places` can be had;
+            otherwise our servers listen on free ports of this machine's loopback.
+        time_scale: cloud seconds per real second; None: chosen at the announcement.
+        real_addresses: the cloud's own addresses exist in the attempt's network.
+        store: of objects; None: there is none.
+        clock: tells the time; the system's if None.
+    """
+
+    def __init__(
+        self,
+        story: Story | None,
+        *,
+        isolated: bool,
+        time_scale: float | None = None,
+        real_addresses: bool = False,
+        store: Store | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.story = story
+        self.environment: dict[str, str] = {}
+        self.redirect: dict[str, str] = {}
+        self.places: list[tuple[str, int]] = []
+        self.addresses: list[str] = []
+        self.service: NoticeService | None = None
+        self._time_scale = time_scale
+        self._clock: Clock = clock or SystemClock()
+        self._isolated = isolated
+        self._store = store
+        self._own: list[socket.socket] = []
+        self._open = ExitStack()
+        if story is not None:
+            self._surround_with_metadata(story, real_addresses=real_addresses)
+        if store is not None:
+            self.environment |= store.environment(self._place(STORE_PORT))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def serve(self, listeners: Sequence[socket.socket], folder: Path) -> None:
+        """Begin to answer.
+
+        Args:
+            listeners: one for each of `places`, in that order.
+            folder: of the attempt; the notice as a file lies below it.
+        """
+        given = list(listeners if self._isolated else self._own)
+        if self._store is not None:
+            server = self._store.serve(given.pop())
+            self._open.callback(server.stop)
+        if self.service is None or self.story is None:
+            return
+        for listener in given:
+            app = MetadataApp(self.service)
+            self._open.enter_context(LoopbackServer(app, listener=listener))
+        if self._is_file:
+            self._open.enter_context(on_files(self.service, folder / NOTICE_FOLDER))
+
+    def announce(self, pace: Pace | None, *, done: int) -> NoticePlayed:
+        """Begin the story; every deadline is fixed here.
+
+        Args:
+            pace: of the uninterrupted program; None: unknown.
+            done: steps that the program has done.
+        """
+        assert self.service is not None
+        assert self.story is not None
+        lasts_s = self.story.lasts_s
+        if self._time_scale is None and lasts_s:
+            real_s = window_s(pace, done=done, poll_s=self._poll_s(), cloud_s=lasts_s)
+            self.service.compress(max(1.0, lasts_s / real_s))
+        notices = self.service.announce()
+        deadline = max((n.deadline for n in notices), default=self._clock.now())
+        return NoticePlayed(
+            story=self.story.name,
+            provider=self.story.provider,
+            grace_s=self.story.grace_s,
+            time_scale=self.service.time_scale,
+            deadline_at_s=self.monotonic(deadline),
+            reclaimed=any(self.is_loss(n) for n in notices),
+        )
+
+    def is_loss(self, notice: Notice) -> bool:
+        """Tell whether a notice ends in the loss of the machine."""
+        return notice.reclaim_at is not None and notice.follows is Follows.RECLAIM
+
+    def monotonic(self, moment: datetime) -> float:
+        """Return a moment as CLOCK_MONOTONIC."""
+        ahead_s = (moment - self._clock.now()).total_seconds()
+        return self._clock.monotonic() + ahead_s
+
+    def close(self) -> None:
+        """Stop answering; safe to call twice."""
+        if self.service is not None:
+            self.service.close()
+        self._open.close()
+        while self._own:
+            self._own.pop().close()
+
+    @property
+    def _is_file(self) -> bool:
+        assert self.story is not None
+        return profile(self.story.provider).mechanism in {"file", "event"}
+
+    def _surround_with_metadata(self, story: Story, *, real_addresses: bool) -> None:
+        self.service = NoticeService(
+            story, clock=self._clock, time_scale=self._time_scale or 1.0
+        )
+        if story.provider in PROVIDERS:
+            base_url = f"http://127.0.0.1:{self._place(METADATA_PORT)}"
+            self.environment |= environment_for(story.provider, base_url)
+            if real_addresses and self._isolated:
+                self.addresses = [a for a in ADDRESSES[story.provider] if _is_ipv4(a)]
+                self.places += [(address, 80) for address in self.addresses]
+            else:
+                self.redirect = redirects_for(story.provider, base_url)
+        if self._is_file:
+            self.environment[FILE_VARIABLE] = "{attempt}/" + NOTICE_FOLDER
+
+    def _place(self, port: int) -> int:
+        """Reserve a place to listen at; return its port."""
+        if self._isolated:
+            self.places.append(("127.0.0.1", port))
+            return port
+        self._own.append(socket.create_server(("127.0.0.1", 0)))
+        return int(self._own[-1].getsockname()[1])
+
+    def _poll_s(self) -> float:
+        """Return the longest pause between the program's last requests."""
+        assert self.service is not None
+        moments = [entry.at for entry in self.service.log[-RECENT:]]
+        pauses = pairwise(moments)
+        return max(((b - a).total_seconds() for a, b in pauses), default=0.0)
+
+
+def _is_ipv4(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).version == 4
+    except ValueError:
+        return False

@@ -1,0 +1,82 @@
+"""What a fault of the disk or of a store did to a run, in place of what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from spotchaos.findings import FINDINGS
+from spotchaos.model import Attempt, Finding, Struck
+from spotchaos.oracles.lineage import Case, Link
+
+# What a resume looks like whose old checkpoint was destroyed by an error.
+_LOST = frozenset({"resume-failed", "silent-restart", "stale-resume", "foreign-resume"})
+# What a resume looks like that loaded damaged bytes.
+_DAMAGED_GROUPS = frozenset({"state", "divergence"})
+
+
+def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
+    """Name the fault where a resume went wrong because of it.
+
+    Args:
+        found: by the other oracles.
+        case: the trial, laid out.
+    """
+    before = {link.number: earlier for earlier, link in pairwise(case.links)}
+    for finding in found:
+        link = before.get(finding.attempt or 0)
+        struck = None if link is None else _fault_of(link.attempt)
+        if link is None or struck is None:
+            yield finding
+        elif struck.kind == "damage" and _is_damage(finding):
+            yield _silent_damage(finding, struck)
+        elif struck.kind == "error" and finding.name in _LOST and _had_another(link):
+            yield replace(
+                finding,
+                name="error-destroyed-checkpoint",
+                message=f"{struck.fault!r} struck {struck.path!r} while attempt"
+                f" {link.number} saved, and the checkpoint before it is lost as well:"
+                f" {finding.message}",
+                hint="write beside the old checkpoint, and replace it only once the new"
+                " one is whole and closed; delete nothing before that",
+            )
+        else:
+            yield finding
+
+
+def _fault_of(attempt: Attempt) -> Struck | None:
+    struck = [s for s in attempt.struck if s.times and s.kind in ("error", "damage")]
+    return struck[0] if struck else None
+
+
+def _is_damage(finding: Finding) -> bool:
+    return (
+        FINDINGS[finding.name].group in _DAMAGED_GROUPS
+        or finding.name == "foreign-resume"
+    )
+
+
+def _silent_damage(finding: Finding, struck: Struck) -> Finding:
+    return Finding(
+        "silent-damage",
+        f"{struck.fault!r} damaged {struck.path!r}, and attempt {finding.attempt} trained"
+        f" on with what it loaded: {finding.message}",
+        hint="store a digest of each checkpoint beside it, compare before loading, and"
+        " fall back to the one before",
+        attempt=finding.attempt,
+        step=finding.step,
+        where=finding.where,
+    )
+
+
+def _had_another(link: Link) -> bool:
+    """Whether a checkpoint was whole before the fault struck."""
+    at_s = min(s.at_s for s in link.attempt.struck if s.times and s.at_s is not None)
+    earlier = [
+        save
+        for rank in link.attempt.trace.ranks.values()
+        for save in rank.saves
+        if save.ended_at_s is not None and save.ended_at_s < at_s
+    ]
+    return bool(earlier or link.saved)
