@@ -12,6 +12,7 @@ import os
 import re
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -35,7 +36,7 @@ READY_BOUND_S = 180.0
 ANSWER_BOUND_S = 30.0
 
 # Options of the interpreter that a zygote can be started with as well.
-_FLAGS = re.compile(r"^-(u|O|OO|B|q|s|v|W.+|X.+)$")
+_FLAGS = re.compile(r"^-(u|O|OO|B|P|q|s|v|W.+|X.+)$")
 _TORCHRUN = re.compile(r"^--(nproc[-_]per[-_]node|standalone|nnodes)(?:=(\w+))?$")
 
 
@@ -81,7 +82,9 @@ def start_of(
         return None
     if path.name == "torchrun":
         return _of_torchrun(shebang, command[1:])
-    return Start(shebang, (), (str(path), *command[1:]), script=str(path))
+    # As the kernel hands a script to its interpreter: found on PATH, by its full name.
+    name = command[0] if "/" in command[0] else str(path)
+    return Start(shebang, (), (name, *command[1:]), script=name)
 
 
 def _of_arguments(interpreter: str, arguments: Sequence[str]) -> Start | None:
@@ -204,6 +207,10 @@ def environment_for(program: Program, view: View) -> dict[str, str]:
     return environment
 
 
+class ZygoteGone(HarnessError):
+    """A zygote died or hangs; what it was to start can be started fresh."""
+
+
 class Zygote:
     """A running zygote.
 
@@ -226,6 +233,8 @@ class Zygote:
     ) -> None:
         self._lock = threading.Lock()
         self._start = start
+        self.gone: str | None = None  # why it can be asked no more
+        self.answer_bound_s = ANSWER_BOUND_S
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
@@ -276,18 +285,22 @@ class Zygote:
             complaints: descriptor for what its first processes print.
 
         Raises:
-            HarnessError: the zygote is gone.
+            ZygoteGone: it died, or does not answer; it is not asked again.
         """
         packed = struct.pack("4i", spec, control, lifeline, complaints)
         request = json.dumps({"started": start.as_request()}).encode()
         with self._lock:
+            if self.gone is not None:
+                raise ZygoteGone(self.gone)
             try:
                 self._connection.sendmsg(
                     [request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
                 )
-                return Forked(int(self._answer(ANSWER_BOUND_S)["pid"]))
-            except OSError as error:
-                raise HarnessError(f"the zygote is gone: {error}") from None
+                return Forked(int(self._answer(self.answer_bound_s)["pid"]))
+            except (OSError, HarnessError) as error:
+                # An answer that comes late would be taken for that of the next request.
+                self.gone = f"the zygote is gone: {error}"
+                raise ZygoteGone(self.gone) from None
 
     def _answer(self, bound_s: float) -> dict[str, Any]:
         self._connection.settimeout(bound_s)
@@ -303,9 +316,17 @@ class Zygote:
         answer: dict[str, Any] = json.loads(content)
         return answer
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def close(self) -> None:
         """End it; attempts that it forked go on. Safe to call twice."""
+        self.gone = self.gone or "the zygote was ended"
         self._connection.close()
+        if self._process.poll() is None:
+            # One that was stopped sees its connection close only when it goes on.
+            self._process.send_signal(signal.SIGCONT)
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

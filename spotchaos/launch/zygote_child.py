@@ -31,6 +31,7 @@ import struct
 import sys
 import threading
 import types
+import zipfile
 from typing import Any, NoReturn
 
 FDS = struct.Struct("4i")  # spec, control, lifeline, complaints
@@ -39,6 +40,7 @@ FDS = struct.Struct("4i")  # spec, control, lifeline, complaints
 def main(connection: socket.socket) -> None:
     """Preload, then fork an attempt for each request until the harness is gone."""
     begin = json.loads(connection.recv(1 << 24))
+    streams = _look_of_streams()
     inside = _load(begin["inside"])
     _forget_own_folder()
     warm = _probe(begin["package"])
@@ -63,7 +65,8 @@ def main(connection: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            _carry_out(inside, warm, json.loads(content), descriptors)
+            request = {**json.loads(content), "streams": streams}
+            _carry_out(inside, warm, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(json.dumps({"pid": pid}).encode())
@@ -147,7 +150,7 @@ def _carry_out(
         started = request["started"]
 
         def body(environment: dict[str, str]) -> None:
-            _become(started, environment, warm)
+            _become(started, environment, warm, request["streams"])
 
         status = inside.main(spec, body=body)
     finally:
@@ -158,13 +161,16 @@ def _carry_out(
 
 
 def _become(
-    started: dict[str, Any], environment: dict[str, str], warm: Any
+    started: dict[str, Any],
+    environment: dict[str, str],
+    warm: Any,
+    streams: dict[str, Any],
 ) -> NoReturn:
     """Run the program as a fresh interpreter would, and end as one would."""
     _close_ours()
     os.environ.clear()
     os.environ.update(environment)
-    _fresh_streams(started["flags"])
+    _fresh_streams(streams)
     _fresh_chance()
     sys.argv = list(started["argv"])
     sys.orig_argv = list(started["command"])
@@ -173,20 +179,15 @@ def _become(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGPIPE", "SIGXFSZ"):  # an interpreter ignores them from its start
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    _fresh_main_thread()
     module = types.ModuleType("__main__")
-    module.__dict__["__builtins__"] = builtins
+    module.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = module
+    if "__mp_main__" in sys.modules:
+        sys.modules["__mp_main__"] = module
     status = 0
     try:
-        if started["module"] is not None:
-            sys.path.insert(0, os.getcwd())
-            warm.begin(environment["SPOTCHAOS_ORDERS"], started["command"])
-            runpy._run_module_as_main(started["module"])  # type: ignore[attr-defined]
-        else:
-            path = os.path.abspath(started["script"])
-            sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
-            warm.begin(environment["SPOTCHAOS_ORDERS"], started["command"])
-            _run_script(path, module)
+        _begin_program(started, module, environment["SPOTCHAOS_ORDERS"], warm)
     except SystemExit as exit_:
         status = _exit_status(exit_.code)
     except KeyboardInterrupt:
@@ -195,9 +196,41 @@ def _become(
     except BaseException:
         _report(sys.exc_info())
         status = 1
-    sys.stdout.flush()
     ctypes.pythonapi.Py_Exit(status)
     raise AssertionError("Py_Exit returned")
+
+
+def _begin_program(
+    started: dict[str, Any], module: types.ModuleType, orders: str, warm: Any
+) -> None:
+    """Do what `pymain_run_python` in CPython's `Modules/main.c` does."""
+    is_safe = getattr(sys.flags, "safe_path", False)  # Python 3.11
+    if started["module"] is not None:
+        if not is_safe:
+            sys.path.insert(0, os.getcwd())
+        warm.begin(orders, started["command"])
+        runpy._run_module_as_main(started["module"])  # type: ignore[attr-defined]
+        return
+    path = os.path.join(os.getcwd(), started["script"])
+    if os.path.isdir(path) or zipfile.is_zipfile(path):
+        sys.path.insert(0, path)
+        warm.begin(orders, started["command"])
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    if not is_safe:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    warm.begin(orders, started["command"])
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        program = started["command"][0]
+        sys.stderr.write(
+            f"{program}: can't open file {path!r}:"
+            f" [Errno {error.errno}] {error.strerror}\n"
+        )
+        raise SystemExit(2) from None
+    _run_script(path, source, module)
 
 
 def _close_ours() -> None:
@@ -210,9 +243,7 @@ def _close_ours() -> None:
                 continue  # the listing's own
 
 
-def _run_script(path: str, module: types.ModuleType) -> None:
-    with io.open_code(path) as file:
-        source = file.read()
+def _run_script(path: str, source: bytes, module: types.ModuleType) -> None:
     module.__dict__.update(
         __file__=path,
         __cached__=None,
@@ -225,27 +256,43 @@ def _run_script(path: str, module: types.ModuleType) -> None:
     exec(code, module.__dict__)
 
 
-def _fresh_streams(flags: list[str]) -> None:
-    """Open the standard streams on the descriptors that they have now."""
-    unbuffered = bool(os.environ.get("PYTHONUNBUFFERED")) or "-u" in flags
+def _look_of_streams() -> dict[str, Any]:
+    """Return what the interpreter made of its variables and options for the streams."""
+    looks = {}
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        looks[name] = {"encoding": stream.encoding, "errors": stream.errors}
+    looks["unbuffered"] = sys.stdout.write_through
+    return looks
+
+
+def _fresh_streams(looks: dict[str, Any]) -> None:
+    """Open the standard streams on the descriptors that they have now.
+
+    As `create_stdio` in CPython's `Python/pylifecycle.c` does.
+    """
+    unbuffered = looks["unbuffered"]
     for number, name, mode in (
         (0, "stdin", "r"),
         (1, "stdout", "w"),
         (2, "stderr", "w"),
     ):
-        stream = open(  # noqa: SIM115 - they stay open to the end
-            number,
-            mode,
-            buffering=1 if name == "stderr" or unbuffered else -1,
-            closefd=False,
-            errors=_errors_of(name),
+        bare = unbuffered and mode == "w"
+        binary: Any = open(  # noqa: SIM115 - they stay open to the end
+            number, f"{mode}b", buffering=0 if bare else -1, closefd=False
         )
+        raw = binary if bare else binary.raw
+        raw.name = f"<{name}>"
+        stream: Any = io.TextIOWrapper(
+            binary,
+            **looks[name],
+            newline="\n",
+            line_buffering=not unbuffered and (raw.isatty() or name == "stderr"),
+            write_through=unbuffered,
+        )
+        stream.mode = mode
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-
-
-def _errors_of(name: str) -> str:
-    return "backslashreplace" if name == "stderr" else "strict"
 
 
 def _fresh_chance() -> None:
@@ -261,14 +308,29 @@ def _fresh_chance() -> None:
         numpy_random.seed()
 
 
+def _fresh_main_thread() -> None:
+    """Let `threading` know the thread that it finds itself in: not the zygote's."""
+    main = threading.main_thread()
+    if hasattr(main, "_set_native_id"):
+        main._set_native_id()
+
+
 def _exit_status(code: Any) -> int:
     if code is None:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    sys.stdout.flush()
+    _flush()
     sys.stderr.write(f"{code}\n")
     return 1
+
+
+def _flush() -> None:
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except Exception:
+            continue  # closed, or set to something else: the interpreter does not mind
 
 
 def _report(error: Any) -> None:
@@ -281,7 +343,7 @@ def _report(error: Any) -> None:
     if sys.version_info >= (3, 12):
         sys.last_exc = value
     value.__traceback__ = trace
-    sys.stdout.flush()
+    _flush()
     sys.excepthook(kind, value, trace)
 
 
@@ -289,7 +351,7 @@ def _die_of_interrupt() -> None:
     """End as a fresh interpreter does after Ctrl-C: by the signal itself."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    _flush()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
 
