@@ -207,7 +207,7 @@ def environment_for(program: Program, view: View) -> dict[str, str]:
     return environment
 
 
-class ZygoteGone(HarnessError):
+class ZygoteGoneError(HarnessError):
     """A zygote died or hangs; what it was to start can be started fresh."""
 
 
@@ -285,13 +285,13 @@ class Zygote:
             complaints: descriptor for what its first processes print.
 
         Raises:
-            ZygoteGone: it died, or does not answer; it is not asked again.
+            ZygoteGoneError: it died, or does not answer; it is not asked again.
         """
         packed = struct.pack("4i", spec, control, lifeline, complaints)
         request = json.dumps({"started": start.as_request()}).encode()
         with self._lock:
             if self.gone is not None:
-                raise ZygoteGone(self.gone)
+                raise ZygoteGoneError(self.gone)
             try:
                 self._connection.sendmsg(
                     [request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)]
@@ -300,7 +300,7 @@ class Zygote:
             except (OSError, HarnessError) as error:
                 # An answer that comes late would be taken for that of the next request.
                 self.gone = f"the zygote is gone: {error}"
-                raise ZygoteGone(self.gone) from None
+                raise ZygoteGoneError(self.gone) from None
 
     def _answer(self, bound_s: float) -> dict[str, Any]:
         self._connection.settimeout(bound_s)

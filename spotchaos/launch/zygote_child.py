@@ -258,11 +258,11 @@ def _run_script(path: str, source: bytes, module: types.ModuleType) -> None:
 
 def _look_of_streams() -> dict[str, Any]:
     """Return what the interpreter made of its variables and options for the streams."""
-    looks = {}
+    looks: dict[str, Any] = {}
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
         looks[name] = {"encoding": stream.encoding, "errors": stream.errors}
-    looks["unbuffered"] = sys.stdout.write_through
+    looks["unbuffered"] = getattr(sys.stdout, "write_through", False)
     return looks
 
 
