@@ -24,6 +24,8 @@ class Mixup:
     `instead` is the step of the line whose batch it was given, or None if no step of
     the line has that batch. `is_other_order` is False where the samples are the same in
     the same order and only their content differs, as after a lost augmentation stream.
+    `begun` is how many samples the line had trained on for that step when it was saved
+    half-way through its micro-batches: their gradients are lost.
     """
 
     step: int
@@ -32,6 +34,7 @@ class Mixup:
     is_other_order: bool
     is_fixed_order: bool  # each epoch of the line has the same batches
     is_known: bool  # all of its samples occur in the line
+    begun: int = 0
 
 
 def mixup(view: RankView) -> Mixup | None:
@@ -66,7 +69,16 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
         is_other_order=_order(expected) != given,
         is_fixed_order=_is_fixed(steps),
         is_known=bool(same) or _knows(steps, found.samples or ()),
+        begun=_begun(expected, found) if difference.step == view.joined + 1 else 0,
     )
+
+
+def _begun(expected: StepMark, found: StepMark) -> int:
+    """Return how many samples of a step are missing if only its last ones are there."""
+    want, have = tuple(expected.samples or ()), tuple(found.samples or ())
+    if not have or found.micro >= expected.micro or want[-len(have) :] != have:
+        return 0
+    return len(want) - len(have)
 
 
 def _knows(steps: Mapping[int, StepMark], samples: Sequence[str]) -> bool:

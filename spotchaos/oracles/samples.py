@@ -38,6 +38,9 @@ def judge_samples(case: Case) -> Iterator[Finding]:
 def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Finding]:
     ranks = [*found]
     first = min(found.values(), key=lambda seen: (seen.step, seen.rank))
+    if first.begun:
+        yield _half_a_step(link, first, ranks)
+        return
     drawn = any(streams(link, view) for view in link.views.values())
     repeated, skipped = (0, 0) if drawn else _compare(case, link)
     names = []
@@ -60,6 +63,25 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
             rank=first.rank,
             component="samples",
         )
+
+
+def _half_a_step(link: Link, first: Mixup, ranks: list[int]) -> Finding:
+    view = link.views[first.rank]
+    expected, made = view.step(first.step)
+    assert expected is not None
+    assert made is not None
+    return Finding(
+        "samples-skipped",
+        f"the first step after the resume at step {view.joined} was made of {made.micro}"
+        f" micro-batch{'' if made.micro == 1 else 'es'} instead of {expected.micro}: the"
+        f" gradients of {first.begun} samples, accumulated before it was saved, are lost"
+        + on_ranks(ranks, link.views),
+        hint=HINTS["accumulated"],
+        attempt=link.number,
+        step=first.step,
+        rank=first.rank,
+        component="samples",
+    )
 
 
 def _message(link: Link, first: Mixup, count: int | None, name: str) -> str:

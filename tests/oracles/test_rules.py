@@ -265,6 +265,37 @@ def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     assert judgement.findings[0].component == "rng.generators"
 
 
+def test_a_step_that_was_saved_half_way_says_what_is_lost():
+    def accumulated(rank, first=None):
+        steps = []
+        for mark in rank.steps:
+            cut = mark.samples[len(mark.samples) // 2 :]
+            other = {"batch": digest("half", cut), "samples": digest("samples", cut)}
+            half = mark.step == first
+            steps.append(
+                replace(
+                    mark,
+                    micro=1 if half else 2,
+                    samples=cut if half else mark.samples,
+                    components={**mark.components, **(other if half else {})},
+                )
+            )
+        return replace(rank, steps=tuple(steps))
+
+    runs = tuple(changed(run, ranks=accumulated) for run in BASELINE.runs)
+    baseline = replace(BASELINE, runs=runs)
+    trial = PLAIN.trial([13])
+    whole = with_last(trial, ranks=accumulated)
+    assert names(judge(whole, baseline)) == []
+    halved = with_last(trial, ranks=lambda rank: accumulated(rank, first=1))
+    (finding,) = judge(halved, baseline).findings
+    assert finding.name == "samples-skipped"
+    assert finding.message.startswith(
+        "the first step after the resume at step 12 was made of 1 micro-batch instead of"
+        " 2: the gradients of "
+    )
+
+
 def test_a_fixed_order_is_not_drawn_from_a_lost_stream():
     program = Program(dropout_words=0, order="fixed")
     judgement = judge(
