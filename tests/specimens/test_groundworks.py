@@ -1,0 +1,100 @@
+"""Groundwork is laid once for equal runs, and again when anything that matters differs."""
+
+from pathlib import Path
+
+import pytest
+
+from spotchaos.baseline import BaselineFailed
+from spotchaos.harness import groundworks
+from spotchaos.launch.program import Program
+from spotchaos.model import Finding
+from spotchaos.settings import Settings
+
+
+@pytest.fixture
+def laid(monkeypatch):
+    """Count what is laid, in the place of real runs."""
+    found = []
+
+    class Stage:
+        zygote = None
+
+    class Ground:
+        stage = Stage()
+
+    def lay(settings, program, workspace, tell, *, clock, zygote):
+        found.append(settings)
+        if program.command[0] == "fails":
+            raise BaselineFailed(Finding("baseline-failed", "it fails"))
+        return Ground()
+
+    monkeypatch.setattr(groundworks, "lay", lay)
+    return found
+
+
+@pytest.fixture
+def layer():
+    shared = groundworks.Groundworks()
+
+    def ask(settings):
+        return shared.layer(settings, Program.from_settings(settings), print)
+
+    yield ask
+    shared.close()
+
+
+def make(folder: Path, **more):
+    return Settings(**{"command": ("true",), "folder": folder, **more})
+
+
+def test_other_plans_share_groundwork(laid, layer, tmp_path):
+    first = layer(make(tmp_path))
+    again = layer(make(tmp_path, kill_at=("step-end:3",), signal="TERM", trials=9))
+    assert again is first
+    assert len(laid) == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"command": ("false",)}, id="command"),
+        pytest.param({"threads": 2}, id="threads"),
+        pytest.param({"seed_program": 1}, id="seed"),
+        pytest.param({"environment": {"A": "1"}}, id="environment"),
+        pytest.param({"resume_cmd": ("true", "--resume")}, id="resume-command"),
+    ],
+)
+def test_another_run_has_its_own(laid, layer, tmp_path, more):
+    layer(make(tmp_path))
+    layer(make(tmp_path, **more))
+    assert len(laid) == 2
+
+
+def test_a_changed_file_in_the_folder_has_its_own(laid, layer, tmp_path):
+    layer(make(tmp_path))
+    (tmp_path / "data.txt").write_text("more")
+    layer(make(tmp_path))
+    assert len(laid) == 2
+
+
+def test_a_changed_variable_of_the_process_has_its_own(
+    laid, layer, tmp_path, monkeypatch
+):
+    layer(make(tmp_path))
+    monkeypatch.setenv("LEARNING_RATE", "0.1")
+    layer(make(tmp_path))
+    assert len(laid) == 2
+
+
+def test_a_failure_is_remembered(laid, layer, tmp_path):
+    for _ in range(2):
+        with pytest.raises(BaselineFailed):
+            layer(make(tmp_path, command=("fails",)))
+    assert len(laid) == 1
+
+
+def test_only_so_many_are_kept(laid, layer, tmp_path):
+    for threads in range(1, groundworks.MOST_KEPT + 2):
+        layer(make(tmp_path, threads=threads))
+    layer(make(tmp_path, threads=1))
+    assert len(laid) == groundworks.MOST_KEPT + 2
