@@ -7,8 +7,11 @@ named after averaging) or is a twin of the model whose parameters take no gradie
 
 from __future__ import annotations
 
+import collections
 import gc
+import os
 import re
+import sys
 import weakref
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 _NAMED_SO = re.compile(
     r"(^|_|[a-z0-9])(EMA|Ema|SWA|Swa|Averag|Polyak|Shadow)|^ema|^swa|^shadow"
 )
+_VARIABLE = re.compile(r"(^|_)(ema|swa|shadow|averaged?|polyak)(_|\d|$)", re.IGNORECASE)
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Plain objects are searched among those of the garbage collector, this many at most.
 _MOST_OBJECTS = 2_000_000
 
@@ -69,6 +74,14 @@ class Averages:
                 tensors = _kept_tensors(kept, shapes, own)
                 found += [(f"{number}:{name}", tensor) for name, tensor in tensors]
                 number += bool(tensors)
+        shapes += [
+            [tuple(t.shape) for t in root.state_dict(keep_vars=True).values()]
+            for root in roots
+        ]
+        for label, value in _variables():
+            tensors = _listed_tensors(label, value, shapes, own)
+            found += [(f"{number}:{name}", tensor) for name, tensor in tensors]
+            number += bool(tensors)
         return found
 
 
@@ -87,6 +100,44 @@ def _is_average(module: Any, shapes: list[Any], own: set[int]) -> bool:
         return False
     named_so = any(_NAMED_SO.search(kind.__name__) for kind in type(module).__mro__)
     return named_so or not any(p.requires_grad for p in parameters)
+
+
+def _variables() -> list[tuple[str, Any]]:
+    """Return the variables of the program that are named after averaging, by name.
+
+    Those of its main module, and of the functions that are at work. A frame's variables
+    are only asked for where one has such a name: asking makes a copy that lives as long
+    as the frame.
+    """
+    main = sys.modules.get("__main__")
+    of_main = list(vars(main).items()) if main is not None else []
+    found = {name: value for name, value in of_main if _VARIABLE.search(name)}
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        names = [n for n in code.co_varnames + code.co_cellvars if _VARIABLE.search(n)]
+        if names and not code.co_filename.startswith(_OWN_FOLDER):
+            for name in names:
+                if name in frame.f_locals:
+                    found.setdefault(name, frame.f_locals[name])
+        frame = frame.f_back
+    return sorted(found.items())
+
+
+def _listed_tensors(
+    label: str, value: Any, shapes: list[Any], own: set[int]
+) -> list[tuple[str, Any]]:
+    """Return the tensors of a dict or list that holds one for each parameter."""
+    if type(value) in (dict, collections.OrderedDict):
+        pairs = [(f"{label}.{k}", v) for k, v in value.items() if is_tensor(v)]
+    elif type(value) in (list, tuple):
+        pairs = [(f"{label}.{i}", v) for i, v in enumerate(value) if is_tensor(v)]
+    else:
+        return []
+    is_own = any(id(t) in own for _, t in pairs)
+    if is_own or [tuple(t.shape) for _, t in pairs] not in shapes:
+        return []
+    return pairs
 
 
 def _kept_tensors(
