@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN, breaks
 from spotchaos.model import (
@@ -40,6 +41,10 @@ ORACLES: dict[str, Oracle] = {
 }
 
 
+_SKIPPED = (
+    "after the resume the gradient scaler found gradients infinite that it scales well in"
+    " the uninterrupted run, and skipped steps: its state did not come back"
+)
 # What a skipped iteration changes for all that comes after it.
 _AFTER_SKIPPED = (
     "rng-not-restored",
@@ -108,8 +113,12 @@ def _without_skipped(found: Iterable[Finding], trial: Trial) -> Iterator[Finding
     first = min(skipped, key=lambda n: n or 0, default=None)
     for finding in found:
         late = first is not None and (finding.attempt or first) >= first
-        if not (late and finding.name in _AFTER_SKIPPED):
-            yield finding
+        if late and finding.name in _AFTER_SKIPPED:
+            continue
+        if finding.attempt in skipped and finding.name == "scaler-not-restored":
+            # By its first step it is no longer as it came back.
+            finding = replace(finding, message=_SKIPPED)
+        yield finding
 
 
 def _skips(attempt: Attempt) -> bool:

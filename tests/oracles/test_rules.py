@@ -265,6 +265,19 @@ def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     assert judgement.findings[0].component == "rng.generators"
 
 
+def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
+    def skipping(rank):
+        return replace(rank, counts={**rank.counts, "backward": len(rank.steps) + 3})
+
+    program = Program(has_scaler=True)
+    trial = program.trial([13], flaw=lost("scaler", "rng.torch"))
+    baseline = program.baseline()
+    assert "rng-not-restored" in names(judge(trial, baseline))
+    (finding,) = judge(with_last(trial, ranks=skipping), baseline).findings
+    assert finding.name == "scaler-not-restored"
+    assert "skipped steps" in finding.message
+
+
 def test_a_step_that_was_saved_half_way_says_what_is_lost():
     def accumulated(rank, first=None):
         steps = []
