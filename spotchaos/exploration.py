@@ -10,7 +10,6 @@ so that a crash can also strike what a resume does itself.
 from __future__ import annotations
 
 import random
-import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,7 @@ from spotchaos.model import (
     Trial,
     Verdict,
 )
-from spotchaos.oracles.durability import Cut, durability
+from spotchaos.oracles.durability import Cut, durability, place_of
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import (
     Bounds,
@@ -50,7 +49,7 @@ from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
 from spotchaos.persistence.rank_cuts import early_tokens
 from spotchaos.persistence.readset import Memo, Question, asked_by
-from spotchaos.persistence.tokens import StateToken
+from spotchaos.persistence.tokens import StateToken, in_recording
 from spotchaos.plan import Plan
 from spotchaos.recorded import (
     MOST_POINTS,
@@ -71,8 +70,6 @@ SPOT_CHECK = 0.05
 MOST_RESUME_POINTS, MOST_RESUMES = 60, 2
 RECORDING = FileOrders(keep_data=True, real_fsync=False)
 RESUMING = FileOrders(observe_reads=True)
-
-_STATE_PLAN = re.compile(r"([0-9a-f]{8})/([KES]@.+)")
 
 
 def explore(
@@ -100,16 +97,11 @@ def replay(
     Raises:
         PlanError: the plan names no crash state.
     """
-    found = _STATE_PLAN.fullmatch(plan)
+    found = in_recording(plan)
     if found is None:
         raise PlanError(f"{plan!r} names no crash state of a recording")
-    only = found[1], StateToken.parse(found[2])
+    only = found[0], StateToken.parse(found[1])
     return Exploration(settings, listener, clock or SystemClock(), only=only).run()
-
-
-def is_state_plan(plan: str) -> bool:
-    """Tell whether a token's plan names a crash state instead of kill points."""
-    return _STATE_PLAN.fullmatch(plan) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +335,7 @@ class Exploration(Campaign):
     def _resume_all(self, ground: Groundwork, cases: Sequence[Case]) -> None:
         first = len(self._cases)
         self._cases += cases
-        with ThreadPoolExecutor(max_workers=self._settings.jobs) as pool:
+        with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             tasks = [
                 pool.submit(self._resume, ground, number, case)
                 for number, case in enumerate(cases, first)
@@ -368,17 +360,17 @@ class Exploration(Campaign):
             with self._lock_memo:
                 known = self._memo.known(history, layout)
         if known is not None:
-            self._results[number] = self._judged(
+            self._results[number] = self._judge_state(
                 ground, case, known.attempt, was_run=False
             )
             return
-        attempt, asked = self._carry_out(ground.stage, case, f"state-{number}")
+        attempt, asked = self._resume_once(ground.stage, case, f"state-{number}")
         with self._lock_memo:
             self._memo.add(history, layout, asked, Resumed(attempt, _went(attempt)))
-        self._results[number] = self._judged(ground, case, attempt, was_run=True)
+        self._results[number] = self._judge_state(ground, case, attempt, was_run=True)
         self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
-    def _carry_out(
+    def _resume_once(
         self, stage: Stage, case: Case, name: str
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
@@ -399,7 +391,7 @@ class Exploration(Campaign):
             view.close()
         return attempt, tuple(asked)
 
-    def _judged(
+    def _judge_state(
         self, ground: Groundwork, case: Case, attempt: Attempt, *, was_run: bool
     ) -> Result:
         token = case.state.token
@@ -470,7 +462,7 @@ class Exploration(Campaign):
     ) -> None:
         simplest = min(members, key=self._simplicity)
         case, result = self._cases[simplest], self._results[simplest]
-        result, confirmed = self._confirmed(ground, index, case, result)
+        result, confirmed = self._seen_again(ground, index, case, result)
         finding = result.finding or self._results[simplest].finding
         assert finding is not None  # it is what makes the class
         shown = replace(result.trial, number=index)
@@ -490,7 +482,7 @@ class Exploration(Campaign):
                 "confirmed": confirmed,
                 "trial": index,
                 "operation": _operation(result.cut),
-                "where": result.cut.where,
+                "where": place_of(result.cut.where),
                 "message": finding.message,
                 "hint": finding.hint,
                 "on_disk": self._difference(simplest),
@@ -499,7 +491,7 @@ class Exploration(Campaign):
         )
         self.tell(TrialDone(shown, judged))
 
-    def _confirmed(
+    def _seen_again(
         self, ground: Groundwork, index: int, case: Case, result: Result
     ) -> tuple[Result, bool]:
         """Resume once more from the simplest state of a class, in a fresh process.
@@ -513,8 +505,8 @@ class Exploration(Campaign):
         self.tell(
             PhaseStarted(f"class {index}", f"once more, cold: {case.state.token}")
         )
-        attempt, _ = self._carry_out(cold, case, f"class-{index}")
-        again = self._judged(ground, case, attempt, was_run=True)
+        attempt, _ = self._resume_once(cold, case, f"class-{index}")
+        again = self._judge_state(ground, case, attempt, was_run=True)
         agrees = (
             again.finding is not None
             and result.finding is not None

@@ -18,9 +18,11 @@ from spotchaos.cli.arguments import (
 )
 from spotchaos.config import read_config
 from spotchaos.errors import ReportError, UsageError
+from spotchaos.events import Listener, Outcome
 from spotchaos.options import BY_NAME, make_settings
+from spotchaos.persistence.tokens import in_recording
 from spotchaos.settings import Settings
-from spotchaos.token import PREFIX, settings_of
+from spotchaos.token import PREFIX, decode, encode, settings_of
 
 EPILOG = """\b
   spotchaos replay sc1:eyJwbGFuIjoic3RlcC1lbmQ6MTIifQ -- python train.py
@@ -58,9 +60,21 @@ def command(
         folder=Path.cwd(),
         **listed_findings(Path.cwd()),
     )
+    content = decode(token)
+    state = in_recording(content["plan"])
+    if state is not None:
+        token = encode({**content, "plan": "start:1"})  # no kill point is needed
     settings = _given_wins(settings_of(token, base), base, given_values(given))
-    from spotchaos.campaign import run
     from spotchaos.cli.campaigns import carry_out
+
+    if state is not None:
+        from spotchaos.exploration import replay
+
+        def again(settings: Settings, listener: Listener) -> Outcome:
+            return replay(settings, listener, content["plan"])
+
+        return carry_out(again, settings, outputs_of(values))
+    from spotchaos.campaign import run
 
     return carry_out(run, settings, outputs_of(values))
 

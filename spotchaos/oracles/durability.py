@@ -66,7 +66,7 @@ def durability(judgement: Judgement, resumed: Attempt, cut: Cut) -> Finding | No
         name=name,
         message=_message(name, resumed, cut),
         hint=HINTS[name],
-        where=_place(cut.where) or first.where,
+        where=place_of(cut.where) or first.where,
     )
 
 
@@ -106,7 +106,8 @@ def _message(name: str, resumed: Attempt, cut: Cut) -> str:
     return f"{when}, {what}"
 
 
-def _place(where: str | None) -> dict[str, object] | None:
+def place_of(where: str | None) -> dict[str, object] | None:
+    """Return `file:line` as findings have it; None if it is not known."""
     file, _, line = (where or "").rpartition(":")
     if not file or not line.isdecimal():
         return None

@@ -7,6 +7,9 @@ E@32:m30,n3=0   power loss before op 32 on an ext4-like disk: names as they were
                 before op 30, none of the unsynced bytes of node 3
 S@12:A,-11,n1=z a strict disk: everything persisted but op 11; node 1 full of zeros
 S@12:0,+11      ... nothing unsynced persisted but op 11
+
+With the digest of the recording it was named in, `deadbeef/S@12:A,-11`, it is what a
+replay token carries where no real kill leaves the state.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Self
 from spotchaos.errors import PlanError
 from spotchaos.persistence.models import BY_LETTER, Level, PersistenceModel
 
+_IN_RECORDING = re.compile(r"([0-9a-f]{8})/([KES]@.+)")
 _TOKEN = re.compile(r"([KES])@(\d+)(?:\+(\d+))?(?:([:,])(.*))?")
 
 
@@ -121,6 +125,12 @@ class StateToken:
             **parts,  # type: ignore[arg-type]  # the keys above have these types
             **{key: tuple(value) for key, value in lists.items()},  # type: ignore[arg-type]  # ditto
         )
+
+
+def in_recording(plan: str) -> tuple[str, str] | None:
+    """Return the digest of a recording and the state named in it; None for plans."""
+    found = _IN_RECORDING.fullmatch(plan)
+    return None if found is None else (found[1], found[2])
 
 
 def _word(word: str, letter: str, text: str) -> tuple[str, object]:

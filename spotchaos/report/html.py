@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from spotchaos.explanations import page
-from spotchaos.report import drawing, grace
+from spotchaos.report import crash_states, drawing, grace
 from spotchaos.report.gate import gate_remarks, suppression
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import cleaned, one_line
@@ -45,6 +45,7 @@ def render(document: Mapping[str, Any]) -> str:
         curves=[drawing.curve_name(n) for n in list(loss)[: drawing.MOST_SERIES + 1]],
         differences=drawing.differences(loss),
         remarks=gate_remarks(document),
+        states=crash_states.counted(document),
         map=crash_map(document.get("classes") or ()),
         grace=grace.draw(trials),
         strip=drawing.kill_strip(trials, baseline.get("steps") or 0),

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spotchaos.report import crash_states
 from spotchaos.report.gate import gate_remarks, uncounted
 from spotchaos.report.redact import clean, cleaned, one_line
 
@@ -35,10 +36,18 @@ def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
         lines += [[], *_trouble(trouble, width=width)]
     if document["verdict"] == "held":
         lines += [[], *_wrapped(_what_held(document), indent=2, width=width)]
+    explored = crash_states.counted(document)
+    if explored and not trouble:
+        lines += [[], *_wrapped(explored, indent=2, width=width)]
     findings = _grouped(document)
     if findings:
         lines.append([])
         lines += _findings(findings, width=width)
+        classes = crash_states.class_lines(document)
+        lines += [[]] if classes else []
+        for text in classes:
+            own = len(text) - len(text.lstrip())
+            lines += _wrapped(text.lstrip(), indent=2 + own, width=width, most=2)
         number, attempt = _exemplar(document, findings)
         if attempt is not None:
             lines += _restored(document, number, attempt, width=width)
@@ -100,6 +109,10 @@ def _what_held(document: Mapping[str, Any]) -> str:
             "Nothing that counts was found; what is below is known or left out by"
             " --fail-on."
         )
+    explored = document["coverage"].get("crash_states")
+    if isinstance(explored, Mapping) and explored.get("held"):
+        # The report's only trial is an example of them.
+        return f"Each resume from one of {explored['held']} crash states {kept}."
     if not count:
         return "No attempt after an interruption had anything to resume from."
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
@@ -292,6 +305,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
             f"{dropped} drawn kill point{'s were' if dropped != 1 else ' was'} not"
             " reached and dropped"
         )
+    said += crash_states.not_visited(document)
     if document.get("unprotected"):
         said += [f"not protected: {text}" for text in document["unprotected"]]
     lines: list[Line] = []
