@@ -47,16 +47,20 @@ def start_ranks(
     with socket.create_server(("127.0.0.1", 0), backlog=world_size) as meeting:
         ranks: list[subprocess.Popen[bytes]] = []
 
+        received: list[int] = []
+
         def pass_on(number: int, frame: object) -> None:
+            received.append(number)
             for rank in ranks:
                 if rank.poll() is None:
                     rank.send_signal(number)
 
         before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
         try:
-            ranks += [
-                _start(command, r, world_size, meeting) for r in range(world_size)
-            ]
+            for place in range(world_size):
+                ranks.append(_start(command, place, world_size, meeting))
+                for early in tuple(received):  # it came before this rank was there
+                    ranks[-1].send_signal(early)
             meeting.close()  # rank 0 has its own copy; ours would keep a dead port open
             return _wait(ranks, end_within_s, clock)
         finally:

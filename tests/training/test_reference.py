@@ -7,18 +7,105 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from spotchaos.training.checkpoint import CheckpointStore
+from spotchaos.training.command import main
+from spotchaos.training.plain import first_difference
 
 LIMIT_S = 100
+HORIZON = 14
 
 
-def start(out, *, ranks, steps=14, extra=()):
-    command = [sys.executable, "-m", "spotchaos.training", "--out", str(out)]
-    command += ["--ranks", str(ranks), "--steps", str(steps), "--save-every", "3"]
+def options(out, ranks, *extra):
     # A small epoch, so that runs this short cross its end.
-    command += ["--samples", str(40 * ranks), *extra]
+    return [
+        "--out", str(out), "--ranks", str(ranks), "--steps", str(HORIZON),
+        "--save-every", "3", "--samples", str(40 * ranks), "--watch", "none", *extra,
+    ]  # fmt: skip
+
+
+def run(forked, out, *, ranks, die_after=None, extra=()):
+    """Run the command on forked ranks; return exit codes, and (status, steps) of each."""
+
+    def work():
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        done = []
+
+        def count(*args):
+            done.append(1)
+            if len(done) == die_after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        register_optimizer_step_post_hook(count)
+        return main(options(out, ranks, *extra)), len(done)
+
+    started = [forked.one(work)] if ranks == 1 else forked.ranks(ranks, work)
+    return forked.wait(started), [rank.result for rank in started]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kills"),
+    [
+        pytest.param(1, [4, 5, 4], id="one-rank-three-kills"),
+        pytest.param(1, [2], id="before-the-first-save"),
+        pytest.param(
+            2, [5, 7], id="two-ranks-twice-in-two-epochs", marks=pytest.mark.ddp
+        ),
+        pytest.param(3, [4], id="three-ranks-bucket-order", marks=pytest.mark.ddp),
+        pytest.param(
+            4, [5, 4, 4], id="four-ranks", marks=[pytest.mark.ddp, pytest.mark.slow]
+        ),
+    ],
+)
+def test_killed_and_resumed_it_ends_with_the_same_bits(
+    forked, final, tmp_path, ranks, kills
+):
+    codes, answers = run(forked, tmp_path / "quiet", ranks=ranks)
+    assert (codes, answers) == ([0] * ranks, [(0, HORIZON)] * ranks)
+    for steps in kills:
+        codes, _ = run(forked, tmp_path / "killed", ranks=ranks, die_after=steps)
+        assert -signal.SIGKILL in codes
+    codes, answers = run(forked, tmp_path / "killed", ranks=ranks)
+    assert codes == [0] * ranks
+    assert all(status == 0 for status, _ in answers)
+    quiet, killed = final(tmp_path / "quiet"), final(tmp_path / "killed")
+    assert first_difference(quiet, killed, "state") is None
+
+
+def test_a_finished_run_started_again_does_not_train(forked, tmp_path):
+    assert run(forked, tmp_path, ranks=1)[1] == [(0, HORIZON)]
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert run(forked, tmp_path, ranks=1)[1] == [(0, 0)]
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (["--store", "s4://x"], "error: unknown scheme 's4' in 's4://x'"),
+        (["--samples", "3"], "error: 3 samples do not fill a step of 8"),
+        (["--seed", "9"], "belongs to run 'reference-"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_touches_nothing(
+    forked, tmp_path, capfd, extra, message
+):
+    run(forked, tmp_path, ranks=1)
+    before = sorted(tmp_path.rglob("*"))
+    assert run(forked, tmp_path, ranks=1, extra=extra)[1] == [(1, 0)]
+    errors = capfd.readouterr().err
+    assert message in errors
+    assert "Hint: " in errors
+    assert "Traceback" not in errors
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- cold starts: the command as a user types it
+
+
+def start(out, *, ranks, extra=()):
+    command = [sys.executable, "-m", "spotchaos.training", *options(out, ranks, *extra)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -29,90 +116,10 @@ def finish(process):
     return process.returncode, output
 
 
-def kill_after(process, step):
-    """Send SIGKILL to all processes once the run has said that `step` is done."""
-    try:
-        for line in process.stdout:
-            if re.match(rf"step {step} ", line):
-                break
-        else:
-            pytest.fail(f"the run ended before step {step}")
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(timeout=LIMIT_S)
-        process.stdout.close()
-
-
-def final_state(out):
-    state = CheckpointStore(out).load_latest()
-    assert state is not None
-    return state
-
-
-def assert_same(left, right, where="state"):
-    """Compare two states bit for bit, and name the first place where they part."""
-    if isinstance(left, torch.Tensor):
-        assert left.dtype == right.dtype, where
-        assert torch.equal(left, right), where
-    elif isinstance(left, dict):
-        assert left.keys() == right.keys(), where
-        for key in left:
-            assert_same(left[key], right[key], f"{where}.{key}")
-    elif isinstance(left, list | tuple):
-        assert len(left) == len(right), where
-        for number, (a, b) in enumerate(zip(left, right, strict=True)):
-            assert_same(a, b, f"{where}[{number}]")
-    else:
-        assert left == right, where
-
-
-def quiet_and_killed(tmp_path, *, ranks, kills):
-    code, _ = finish(start(tmp_path / "quiet", ranks=ranks))
-    assert code == 0
-    for step in kills:
-        kill_after(start(tmp_path / "killed", ranks=ranks), step)
-    code, output = finish(start(tmp_path / "killed", ranks=ranks))
-    assert code == 0
-    return output
-
-
-@pytest.mark.parametrize(
-    ("ranks", "kills"),
-    [
-        pytest.param(1, [4, 8, 13], id="one-rank-three-kills"),
-        pytest.param(
-            2, [5, 10], id="two-ranks-twice-in-two-epochs", marks=pytest.mark.ddp
-        ),
-        pytest.param(3, [4], id="three-ranks-bucket-order", marks=pytest.mark.ddp),
-        pytest.param(
-            4, [5, 8], id="four-ranks", marks=[pytest.mark.ddp, pytest.mark.slow]
-        ),
-    ],
-)
-def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path, ranks, kills):
-    output = quiet_and_killed(tmp_path, ranks=ranks, kills=kills)
-    assert "resuming after step" in output
-    assert_same(final_state(tmp_path / "quiet"), final_state(tmp_path / "killed"))
-
-
-def test_a_kill_before_the_first_save_starts_at_step_0(tmp_path):
-    output = quiet_and_killed(tmp_path, ranks=1, kills=[2])
-    assert "starting at step 0" in output
-    assert_same(final_state(tmp_path / "quiet"), final_state(tmp_path / "killed"))
-
-
-def test_a_finished_run_started_again_does_not_train(tmp_path):
-    assert finish(start(tmp_path, ranks=1, steps=4))[0] == 0
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    code, output = finish(start(tmp_path, ranks=1, steps=4))
-    assert code == 0
-    assert not re.search(r"^step \d+ ", output, re.MULTILINE)
-    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-
-
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_a_signal_to_the_launcher_saves_and_exits_143(tmp_path):
-    process = start(tmp_path, ranks=2, steps=4000)
+    process = start(tmp_path, ranks=2, extra=["--steps", "4000"])
     for line in process.stdout:
         if line.startswith("step 5 "):
             process.send_signal(signal.SIGTERM)
@@ -124,11 +131,12 @@ def test_a_signal_to_the_launcher_saves_and_exits_143(tmp_path):
     assert CheckpointStore(tmp_path).newest().step == int(stopped[1])
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_when_one_rank_is_killed_the_launcher_ends_the_other(tmp_path):
     import psutil
 
-    process = start(tmp_path, ranks=2, steps=4000)
+    process = start(tmp_path, ranks=2, extra=["--steps", "4000"])
     for line in process.stdout:
         if line.startswith("step 2 "):
             break
@@ -140,11 +148,12 @@ def test_when_one_rank_is_killed_the_launcher_ends_the_other(tmp_path):
     assert psutil.wait_procs(ranks, timeout=LIMIT_S)[1] == []
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_when_the_launcher_is_killed_its_ranks_die(tmp_path):
     import psutil
 
-    process = start(tmp_path, ranks=2, steps=4000)
+    process = start(tmp_path, ranks=2, extra=["--steps", "4000"])
     for line in process.stdout:
         if line.startswith("step 2 "):
             break
