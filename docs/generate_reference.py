@@ -1,0 +1,227 @@
+"""Writes the pages of `docs/reference` from the tables of the code.
+
+`python docs/generate_reference.py` writes them; a test fails while they are behind.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from spotchaos.explanations import page
+from spotchaos.findings import FINDINGS, NOTES, UNKNOWN, breaks
+from spotchaos.options import OPTIONS
+from spotchaos.settings import NOT_YET
+from spotchaos.trace.format import FILE_SITES, PROBE_SITES, SITES, STORE_SITES
+
+HERE = Path(__file__).parent / "reference"
+HEAD = "<!-- Written by docs/generate_reference.py; changes here are lost. -->\n\n"
+
+# What a reader wants to know of a site; `generate` fails for one that is not here.
+SITE_MEANINGS = {
+    "start": "the program's first line is about to run",
+    "fetch": "a batch is about to be taken from a loader",
+    "forward": "a training forward is about to begin",
+    "backward": "a backward is about to begin",
+    "optimizer-step": "an optimizer step is about to begin",
+    "step-end": "a step is complete",
+    "epoch-end": "the loader has no more batches",
+    "evaluation": "a module was put into evaluation",
+    "save-begin": "the first write of a save is about to happen",
+    "save-end": "the save is complete",
+    "load-begin": "a checkpoint is about to be loaded",
+    "load-end": "a checkpoint was loaded",
+    "file-op": "any file operation below the working folder",
+    "write": "a write; `/half` lets half of it through, `+4096` so many bytes",
+    "rename": "a rename",
+    "unlink": "a file is deleted",
+    "fsync": "a file or folder is synced",
+    "upload-part": "a part of an upload reaches the object store",
+    "finish": "the program has trained to its end",
+}
+
+GROUPS = {
+    "resume": "Resume",
+    "state": "State",
+    "data": "Data",
+    "divergence": "Divergence",
+    "durability": "Durability",
+    "interruption": "Interruption",
+    "ranks": "Ranks",
+    "storage": "Storage",
+    "tool": "The tool could not tell",
+}
+
+
+def options() -> str:
+    """Return the page of options, by heading."""
+    lines = [
+        "# Options",
+        "",
+        (
+            "Every option can stand in `spotchaos.toml`, or in `[tool.spotchaos]` of"
+            " `pyproject.toml`, under its name without the dashes. The command line wins."
+        ),
+        "",
+    ]
+    for heading in dict.fromkeys(option.heading for option in OPTIONS):
+        lines += [f"## {heading}", "", "| option | of | what |", "| --- | --- | --- |"]
+        for option in OPTIONS:
+            if option.heading != heading:
+                continue
+            value = f" {option.metavar}" if option.metavar else ""
+            later = " (not in this release)" if option.name in NOT_YET else ""
+            several = "; may be given several times" if option.many else ""
+            of = ", ".join(option.commands)
+            lines.append(
+                f"| `--{option.name}{_cell(value)}` | {of} |"
+                f" {_cell(option.help)}{several}{later} |"
+            )
+        lines.append("")
+    lines += [
+        "## Known findings",
+        "",
+        (
+            "`[[known]]` in `spotchaos.toml`, or `[[tool.spotchaos.known]]` in"
+            " `pyproject.toml`, with the keys `finding`, `reason` and `until`; see"
+            " [a gate in CI](../howto/ci.md)."
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sites() -> str:
+    """Return the page of sites and of the spelling of plans."""
+    lines = [
+        "# Sites",
+        "",
+        (
+            "A kill point is a site and which time it is reached, counted from 1 in each"
+            " attempt and on each rank."
+        ),
+        "",
+        "| `--kill-at` | meaning |",
+        "| --- | --- |",
+        "| `random` | plans drawn from the seed, biased to edges |",
+        "| `edges` | each edge once: step 1, around saves, an epoch's end, the end |",
+        "| `every-step`, `every-file-op` | all of them |",
+        "| `SITE:N` | the Nth time the site is reached |",
+        "| `SITE:N@R` | the same on rank R only |",
+        "| `SITE:N/after` | (file sites) right after it |",
+        "| `write:N/half` | half of the Nth write goes through |",
+        "| `50%` | at that share of the baseline's steps |",
+        "| `12.5s` | after that time |",
+        "| `A,B` | A in the first attempt, B in the second |",
+        "",
+        "| site | reached when | seen by |",
+        "| --- | --- | --- |",
+    ]
+    seen_by = dict.fromkeys(PROBE_SITES, "probe")
+    seen_by |= dict.fromkeys(FILE_SITES, "supervisor of file operations")
+    seen_by |= dict.fromkeys(STORE_SITES, "object store")
+    lines += [f"| `{s}` | {SITE_MEANINGS[s]} | {seen_by[s]} |" for s in SITES]
+    return "\n".join(lines) + "\n"
+
+
+def findings() -> str:
+    """Return the page of findings: a table, then the page of each."""
+    lines = [
+        "# Findings",
+        "",
+        "A name is stable for ever. `spotchaos explain NAME` shows the same text.",
+        "",
+        "| finding | breaks | what |",
+        "| --- | --- | --- |",
+    ]
+    for kind in FINDINGS.values():
+        breaks_what = "unknown" if kind.name in UNKNOWN else breaks(kind.name)
+        lines.append(
+            f"| [`{kind.name}`](#{kind.name}) | {breaks_what} | {_cell(kind.summary)} |"
+        )
+    lines += ["", "Notes break no promise:", "", "| note | what |", "| --- | --- |"]
+    lines += [f"| [`{n}`](#{n}) | {_cell(text)} |" for n, text in NOTES.items()]
+    for group, heading in GROUPS.items():
+        lines += ["", f"## {heading}"]
+        for kind in FINDINGS.values():
+            if kind.group == group:
+                lines += ["", _demoted(page(kind.name))]
+    lines += ["", "## Notes"]
+    for name in NOTES:
+        lines += ["", _demoted(page(name))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def report() -> str:
+    """Return the page of the report's keys, from its schema."""
+    text = resources.files("spotchaos.report").joinpath("schema1.json").read_text()
+    schema = json.loads(text)
+    lines = [
+        "# Report",
+        "",
+        (
+            "`--json FILE` writes schema 1. Keys that are not here may be added; readers"
+            " leave them alone. The schema itself lies in the package:"
+            " `spotchaos/report/schema1.json`."
+        ),
+    ]
+    lines += _table("The report", schema)
+    for name in ("trial", "attempt", "finding", "known"):
+        lines += _table(f"Each {name}", schema["$defs"][name])
+    return "\n".join(lines) + "\n"
+
+
+def _table(heading: str, schema: dict[str, Any]) -> list[str]:
+    lines = ["", f"## {heading}", "", "| key | type | what |", "| --- | --- | --- |"]
+    required = schema.get("required", [])
+    for key, entry in schema["properties"].items():
+        always = "" if key in required else " (not always there)"
+        said = _cell(entry.get("description", ""))
+        lines.append(f"| `{key}` | {_type(entry)} | {said}{always} |")
+    return lines
+
+
+def _type(entry: dict[str, Any]) -> str:
+    if "$ref" in entry:
+        return str(entry["$ref"].rpartition("/")[2])
+    if "anyOf" in entry:
+        return " or ".join(_type(one) for one in entry["anyOf"])
+    if "enum" in entry:
+        return ", ".join(f"`{value}`" for value in entry["enum"])
+    if "const" in entry:
+        return f"`{entry['const']}`"
+    kind = entry.get("type", "any")
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _demoted(text: str) -> str:
+    """Return a page as a section: its title two levels down, its sections in bold."""
+    title, _, rest = text.strip().partition("\n")
+    # A heading would need a name of its own on this long page.
+    rest = re.sub(r"(?m)^## (.*)$", r"**\1**\n", rest)
+    return f"##{title}\n{rest}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "options.md": options,
+    "sites.md": sites,
+    "findings.md": findings,
+    "report.md": report,
+}
+
+
+def generate() -> dict[str, str]:
+    """Return the text of every page by its file name."""
+    return {name: HEAD + make() for name, make in PAGES.items()}
+
+
+if __name__ == "__main__":
+    for name, text in generate().items():
+        HERE.joinpath(name).write_text(text, encoding="utf-8")
