@@ -6,10 +6,17 @@ import pytest
 
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.oplog import FileOp
-from spotchaos.persistence.readset import Asked, Memo, Question, answers, questions
+from spotchaos.persistence.readset import (
+    Asked,
+    Memo,
+    Question,
+    answers,
+    asked_by,
+    questions,
+)
 from spotchaos.persistence.tokens import StateToken
 
-LOOK, LIST, READ = Asked.LOOK, Asked.LIST, Asked.READ
+LOOK, LIST, READ, KIND = Asked.LOOK, Asked.LIST, Asked.READ, Asked.KIND
 
 
 def at(history, number):
@@ -81,3 +88,51 @@ def test_the_spot_check_runs_some_and_tells_of_conflicts(saves):
     assert memo.known(saves, at(saves, 6)) is None
     memo.add(saves, at(saves, 6), asked, "other")
     assert (memo.checked, memo.conflicts) == (1, [("one", "other")])
+
+
+def op(kind, number=1, **fields):
+    return FileOp(kind=kind, number=number, **fields)
+
+
+def asks(asked, path, to=None):
+    return FileOp(kind="question", text=str(asked), path=path, to=to)
+
+
+def test_a_file_that_a_run_creates_is_asked_only_what_it_is():
+    found = asked_by([op("creat", path="tmp"), op("rename", path="tmp", to="last")])
+    assert found == (Question(KIND, "tmp"), Question(KIND, "last"))
+
+
+def test_what_a_run_has_made_itself_is_asked_of_nobody():
+    ops = [op("creat", path="tmp"), op("rename", path="tmp", to="last")]
+    found = asked_by([*ops, asks(READ, "last"), asks(LOOK, "tmp")])
+    assert Question(READ, "last") not in found
+    assert Question(LOOK, "tmp") not in found
+
+
+def test_what_a_run_moved_away_is_asked_by_the_name_that_it_had():
+    ops = [op("rename", path="saved", to="saved.old"), asks(READ, "saved.old/model.pt")]
+    assert Question(READ, "saved/model.pt") in asked_by(ops)
+    assert Question(READ, "saved.old/model.pt") not in asked_by(ops)
+
+
+def test_an_op_that_failed_has_made_nothing():
+    ops = [op("mkdir", path="out", error=17), asks(READ, "out/last")]
+    assert Question(READ, "out/last") in asked_by(ops)
+
+
+def test_a_file_that_was_only_appended_to_is_still_the_one_found():
+    ops = [op("write", path="state", offset=8, length=8), asks(READ, "state")]
+    assert Question(READ, "state") in asked_by(ops)
+
+
+def test_a_link_on_the_way_is_asked_where_it_points():
+    found = asked_by([asks(READ, "step_3/model", to="latest/model")])
+    assert Question(KIND, "latest") in found
+    assert Question(READ, "step_3/model") in found
+
+
+def test_a_kind_tells_a_link_by_its_target_and_a_file_by_nothing(saves):
+    kind = (Question(KIND, "tmp"), Question(KIND, "pointer"))
+    assert answers(saves, at(saves, 6), kind) == answers(saves, at(saves, 7), kind)
+    assert answers(saves, at(saves, 4), kind) != answers(saves, at(saves, 5), kind)

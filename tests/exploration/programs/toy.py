@@ -94,7 +94,9 @@ def found():
 OUT.mkdir(exist_ok=True)
 torch.manual_seed(0)
 random.seed(0)
-net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2))
+net = torch.nn.Sequential(
+    torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
+)
 opt = torch.optim.Adam(net.parameters(), 1e-2)
 x, y = torch.randn(48, 8), torch.randint(0, 2, (48,))
 start, path = 0, found()

@@ -1,0 +1,72 @@
+"""The probe notes the program's line in the table from which the supervisor reads it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spotchaos
+from spotchaos.launch import frames
+
+BOOT = Path(spotchaos.__file__).parent / "probe" / "boot"
+
+
+def run(folder, text, table):
+    """Run a program under the probe; it prints its thread's id last."""
+    program = folder / "train.py"
+    program.write_text(text + "\nimport threading; print(threading.get_native_id())\n")
+    orders = folder / "orders.json"
+    told = {"frames": str(table), "folder": str(folder), "trace": str(folder / "trace")}
+    orders.write_text(json.dumps(told))
+    (folder / "trace").mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(BOOT),
+        "SPOTCHAOS_ORDERS": str(orders),
+    }
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1])
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "frames"
+    frames.create(str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "open('a', 'w')",
+        "os.mkdir('b')",
+        "os.replace('train.py', 'train.old')",
+        "shutil.copy('train.py', 'copy.py')",
+        "pathlib.Path('c').write_text('x')",
+    ],
+)
+def test_the_innermost_line_of_the_program_is_noted(tmp_path, table, call):
+    text = f"import os, pathlib, shutil\ndef save():\n    {call}\n\nsave()"
+    tid = run(tmp_path, text, table)
+    assert frames.FrameTable(str(table)).where(tid) == "train.py:3"
+
+
+def test_reading_is_not_noted(tmp_path, table):
+    tid = run(tmp_path, "import os\nopen('train.py').close()", table)
+    assert frames.FrameTable(str(table)).where(tid) is None
+
+
+def test_a_missing_table_does_not_stop_the_program(tmp_path):
+    run(tmp_path, "x = 1", tmp_path / "none")

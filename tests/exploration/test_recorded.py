@@ -1,0 +1,178 @@
+"""Where a recorded run is cut, and which op is held responsible for a state."""
+
+import pytest
+
+from spotchaos.model import (
+    Attempt,
+    AttemptTrace,
+    Ended,
+    RankTrace,
+    SaveMark,
+    StepMark,
+)
+from spotchaos.persistence.crash_states import CrashState, build
+from spotchaos.persistence.history import History
+from spotchaos.persistence.materialise import Materialiser, observed
+from spotchaos.persistence.oplog import Entry, FileOp, OpLog
+from spotchaos.persistence.tokens import StateToken
+from spotchaos.recorded import (
+    Recorded,
+    crash_points,
+    cut_of,
+    put,
+    spread,
+    without_untouched,
+)
+
+ROOT, FOLDER = 1, 2
+PATTERNS = ("out/last.pt",)
+
+
+class FakeView:
+    """Keeps what is put into it in a folder, as an overlay's upper would."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.hidden = []
+
+    def fill_at(self, prefix):
+        place = self.folder / ("out" if prefix else "work")
+        place.mkdir(exist_ok=True)
+        return place
+
+    def hide(self, paths):
+        self.hidden += paths
+
+
+def history(*ops, start=()):
+    roots = [Entry(path="", node=ROOT, kind="dir"), Entry(path="0", node=9, kind="dir")]
+    numbered = [
+        FileOp(number=n, at_s=float(n), where=f"train.py:{n}", **fields)
+        for n, fields in enumerate(ops, 1)
+    ]
+    blob = b"0123456789abcdef"
+    return History(OpLog(start=(*roots, *start), ops=tuple(numbered), blob=blob))
+
+
+def two_saves():
+    """Two saves of four ops each; op 9 belongs to the time after the second."""
+    save = (
+        {"kind": "creat", "path": "0/tmp", "node": 20},
+        {"kind": "write", "path": "0/tmp", "node": 20, "length": 8},
+        {"kind": "fsync", "path": "0/tmp", "node": 20},
+        {"kind": "rename", "path": "0/tmp", "to": "0/last.pt", "node": 20},
+    )
+    again = [{**op, "node": 21} for op in save]
+    return history(*save, *again, {"kind": "unlink", "path": "0/last.pt", "node": 21})
+
+
+def recorded(made, **more):
+    saves = tuple(
+        SaveMark(n, n, ("out/last.pt",), None, begun, begun + 3.5)
+        for n, begun in ((1, 1.0), (2, 5.0))
+    )
+    steps = tuple(StepMark(step=n, components={}, t_s=4.0 * n) for n in (1, 2))
+    rank = RankTrace(
+        rank=0, states={}, finish=None, steps=steps, saves=saves, loads=(), counts={}
+    )
+    trace = AttemptTrace({0: rank}, world_size=1, processes=1, torch_seen=True)
+    attempt = Attempt(1, ("python", "train.py"), Ended.FINISHED, 0, trace, wall_s=9.0)
+    return Recorded(attempt, made, 0.0, frozenset(), **more)
+
+
+def test_a_cut_attempt_holds_only_what_had_happened():
+    before = recorded(two_saves()).cut(6)[-1]
+    rank = before.trace.ranks[0]
+    assert before.ended is Ended.RECLAIMED
+    assert [s.ended_at_s for s in rank.saves] == [4.5, None]
+    assert rank.completed == 1
+
+
+def test_a_cut_beyond_the_last_op_keeps_the_whole_run():
+    rank = recorded(two_saves()).cut(10)[-1].trace.ranks[0]
+    assert [s.ended_at_s for s in rank.saves] == [4.5, 8.5]
+    assert rank.completed == 2
+
+
+def test_each_save_has_its_crash_points_and_the_one_after_its_last_op():
+    record = recorded(two_saves())
+    assert crash_points(record, PATTERNS, saves=1) == [1, 2, 3, 4, 5]
+    assert crash_points(record, PATTERNS, saves=2) == list(range(1, 11))
+
+
+def test_a_run_that_saves_no_resume_point_has_no_crash_points():
+    assert crash_points(recorded(two_saves()), ("other.pt",), saves=None) == []
+
+
+def test_many_points_are_spread_evenly():
+    assert spread(range(10), 5) == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("token", "kind", "where"),
+    [
+        ("K@5", "rename", "train.py:4"),
+        ("K@4", "write", "train.py:2"),  # a sync changes nothing that a kill leaves
+        ("K@2+3", "write", "train.py:2"),
+        ("S@5:A,-4", "rename", "train.py:4"),
+        ("E@9:m8", "rename", "train.py:8"),
+        ("E@9:m9,n21=0", "write", "train.py:6"),
+    ],
+)
+def test_the_op_that_made_the_difference_is_named_with_its_line(token, kind, where):
+    cut = cut_of(recorded(two_saves()), StateToken.parse(token))
+    assert (cut.kind, cut.where) == (kind, where)
+    assert cut.is_power_loss == (token[0] != "K")
+
+
+def test_a_small_file_named_latest_is_a_pointer_and_a_large_one_is_not():
+    for length, expected in ((8, True), (8192, False)):
+        made = history(
+            {"kind": "creat", "path": "0/latest", "node": 20},
+            {"kind": "write", "path": "0/latest", "node": 20, "length": length},
+        )
+        assert cut_of(recorded(made), StateToken.parse("K@3")).is_pointer is expected
+
+
+def test_a_state_of_the_users_own_files_is_put_over_them(tmp_path):
+    own = Entry(path="0/log", node=30, kind="file", size=4, data_off=0)
+    gone = Entry(path="0/old", node=31, kind="dir")
+    inner = Entry(path="0/old/a", node=32, kind="file", size=1, data_off=0)
+    made = history(
+        {"kind": "trunc", "path": "0/log", "node": 30, "length": 2},
+        {"kind": "unlink", "path": "0/old/a", "node": 32},
+        {"kind": "rmdir", "path": "0/old", "node": 31},
+        start=(own, gone, inner),
+    )
+    record = recorded(made)
+    record = Recorded(
+        record.attempt, made, 0.0, frozenset({"0", "0/log", "0/old", "0/old/a"})
+    )
+    view = FakeView(tmp_path)
+    layout = build(made, StateToken.parse("K@4"))
+    put(view, Materialiser(made), record, layout)
+    put(view, Materialiser(made), record, layout)  # what is there is replaced
+    assert observed(tmp_path / "work") == {"log": ("file", b"01")}
+    assert view.hidden[0] == "old"
+
+
+def test_files_that_no_op_concerns_are_no_part_of_a_state():
+    big = Entry(path="0/data.bin", node=40, kind="file", size=10**9)
+    log = history({"kind": "creat", "path": "0/a", "node": 20}, start=(big,)).log
+    assert "0/data.bin" not in [e.path for e in without_untouched(log).start]
+    kept = without_untouched(log, ["0/data.bin"]).start
+    assert "0/data.bin" in [e.path for e in kept]
+
+
+def test_a_kill_in_a_resume_is_a_plan_of_two_kills():
+    record = recorded(two_saves(), plan="file-op:3@all")
+    state = CrashState(
+        StateToken.parse("K@2+4"), build(record.history, StateToken.parse("K@2+4"))
+    )
+    assert record.plan_of(state) == "file-op:3@all,file-op:2@all+4"
+
+
+def test_a_power_loss_is_no_plan_of_kills():
+    token = StateToken.parse("S@5:A,-4")
+    record = recorded(two_saves())
+    assert record.plan_of(CrashState(token, build(record.history, token))) is None
