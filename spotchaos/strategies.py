@@ -54,18 +54,24 @@ def plans(
 
 
 def notices() -> st.SearchStrategy[str | None]:
-    """Return stories of notices, none at all first."""
+    """Return stories of notices, as `--notice` takes them; none at all first."""
     from spotchaos.providers.stories import stories  # only where it is drawn
 
-    return st.none() | st.sampled_from(sorted(stories()))
+    return st.none() | st.sampled_from(stories())
 
 
-def faults() -> st.SearchStrategy[str]:
-    """Return faults without a kill, on the first to the third operation they strike."""
-    from spotchaos.injectors.faults import FAULTS  # only where it is drawn
+def faults(*, of_stores: bool = False) -> st.SearchStrategy[str]:
+    """Return faults without a kill, on the first to the third operation they strike.
 
+    Args:
+        of_stores: also draw what an object store does, for programs that use one.
+    """
+    from spotchaos.injectors.disks import DISK_FAULTS  # only where it is drawn
+    from spotchaos.injectors.storage_faults import STORAGE_FAULTS
+
+    names = [*DISK_FAULTS, *(STORAGE_FAULTS if of_stores else ())]
     return st.builds(
         lambda name, count: f"{name}:{count}",
-        st.sampled_from(sorted(FAULTS)),
+        st.sampled_from(names),
         st.integers(1, 3),
     )
