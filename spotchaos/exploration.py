@@ -171,6 +171,7 @@ class Exploration(Campaign):
         self._counts: dict[str, int] = {}
         self._not_visited: list[str] = []
         self._unconfirmed: list[str] = []
+        self._seen_cold: dict[str, bool] = {}  # finding -> whether it was seen again
         self._never_saves = False
 
     # --- the work ---
@@ -371,7 +372,12 @@ class Exploration(Campaign):
         self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
     def _resume_once(
-        self, stage: Stage, case: Case, name: str
+        self,
+        stage: Stage,
+        case: Case,
+        name: str,
+        *,
+        files: FileOrders | None = RESUMING,
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
         before = case.record.cut((case.state.latest or case.state.token).number)
@@ -384,8 +390,10 @@ class Exploration(Campaign):
                 view,
                 None,
                 earlier=before,
-                files=RESUMING,
-                oplog=lambda path: asked.extend(asked_by(oplog.read(path).ops)),
+                files=files,
+                oplog=None
+                if files is None
+                else lambda path: asked.extend(asked_by(oplog.read(path).ops)),
             )
         finally:
             view.close()
@@ -496,22 +504,23 @@ class Exploration(Campaign):
     ) -> tuple[Result, bool]:
         """Resume once more from the simplest state of a class, in a fresh process.
 
-        A state that was skipped, or that ran in a forked process, is convicted by this
-        run alone; the two must agree.
+        Once for each finding: a fresh process costs as much as dozens of forked ones.
         """
+        assert result.finding is not None  # it is what makes the class
+        name = result.finding.name
         if result.was_run and result.trial.path == "cold":
-            return result, True
+            self._seen_cold[name] = True
+        if name in self._seen_cold:
+            return result, self._seen_cold[name]
         cold = replace(ground.stage, zygote=None)
         self.tell(
             PhaseStarted(f"class {index}", f"once more, cold: {case.state.token}")
         )
-        attempt, _ = self._resume_once(cold, case, f"class-{index}")
+        # Unobserved: to see a fresh process look for its modules would take long.
+        attempt, _ = self._resume_once(cold, case, f"class-{index}", files=None)
         again = self._judge_state(ground, case, attempt, was_run=True)
-        agrees = (
-            again.finding is not None
-            and result.finding is not None
-            and again.finding.name == result.finding.name
-        )
+        agrees = again.finding is not None and again.finding.name == name
+        self._seen_cold[name] = agrees
         return again, agrees
 
     def _show_one_that_held(self) -> None:
