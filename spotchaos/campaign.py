@@ -32,9 +32,11 @@ from spotchaos.findings import PROMISES, UNKNOWN
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
 from spotchaos.oracles import judge
 from spotchaos.plan import (
+    Landscape,
     Plan,
     draw,
     edges,
@@ -42,8 +44,14 @@ from spotchaos.plan import (
     every_step,
 )
 from spotchaos.settings import DEFAULT_KILL_AT, Settings
+from spotchaos.skipping import Skipper, prepare
 from spotchaos.tensors import Pinpointer
 from spotchaos.trial import check_asked, plan_of_faults, run_trial
+
+# Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
+PATH_VARIABLE = "SPOTCHAOS_PATH"
+# What one attempt of a program on torch holds in memory by itself, at the least.
+LEAST_MEMORY_BYTES = 512 << 20
 
 # Lays the groundwork of a campaign, or has laid it before; its owner cleans up after it.
 Layer = Callable[[Settings, Program, Tell], Groundwork]
@@ -86,6 +94,8 @@ class Campaign:
         layer: Layer | None = None,
     ) -> None:
         self._layer = layer
+        if os.environ.get(PATH_VARIABLE) == "cold":
+            settings = replace(settings, warm=False)
         self._settings = settings
         self._listener = listener
         self._lock = threading.Lock()
@@ -95,6 +105,11 @@ class Campaign:
         self._plans: list[tuple[int, Plan]] = []  # with the numbers of their trials
         self._groundwork: Groundwork | None = None
         self._mechanisms = find_mechanisms()
+        self._jobs = settings.jobs or 1
+        self._skipper: Skipper | None = None
+        self._shown_fresh: set[str] = set()
+        self._zygote_lost: str | None = None
+        self._not_run: list[Plan] = []
 
     def tell(self, event: Event) -> None:
         with self._lock:
@@ -109,6 +124,8 @@ class Campaign:
         try:
             with self._laid(settings, program) as ground:
                 self._groundwork = ground
+                self._jobs = self._settings.jobs or jobs_for(ground)
+                self._settings = replace(self._settings, jobs=self._jobs)
                 self.work(ground)
         except BaselineFailed as failed:
             return self._end(failed.finding, hint=failed.finding.hint)
@@ -135,17 +152,36 @@ class Campaign:
         with Workspace(
             settings.folder, mechanisms=self._mechanisms, keep=settings.keep
         ) as workspace:
-            ground = lay(settings, program, workspace, self.tell, clock=self._clock)
+            ground = self._lay_ground(settings, program, workspace)
             try:
                 yield ground
             finally:
                 if ground.stage.zygote is not None:
                     ground.stage.zygote.close()
 
+    def _lay_ground(
+        self, settings: Settings, program: Program, workspace: Workspace
+    ) -> Groundwork:
+        try:
+            return lay(settings, program, workspace, self.tell, clock=self._clock)
+        except ZygoteGoneError as error:
+            self._zygote_lost = error.message
+        cold = replace(settings, warm=False)
+        return lay(cold, program, workspace, self.tell, clock=self._clock)
+
     def work(self, ground: Groundwork) -> None:
         """Carry out what the settings ask for."""
         self._plans = self._own_part(self._choose(ground))
-        self._run_trials(ground)
+        if self._settings.budget_s is not None:
+            self._plans = most_telling_first(self._plans, ground.landscape)
+        self._skipper, view = prepare(
+            ground, self._settings, [plan for _, plan in self._plans]
+        )
+        try:
+            self._run_trials(ground)
+        finally:
+            if view is not None:
+                view.close()
 
     def verdicts(self) -> list[Verdict]:
         """Return what decides the campaign's verdict."""
@@ -157,7 +193,11 @@ class Campaign:
 
     def late_notes(self) -> list[Note]:
         """Return notes on the campaign as a whole."""
-        return []
+        if self._zygote_lost is None:
+            return []
+        return [
+            Note("cold-path", f"attempts were fresh from then on: {self._zygote_lost}")
+        ]
 
     def _choose(self, ground: Groundwork) -> list[Plan]:
         settings, land = self._settings, ground.landscape
@@ -199,12 +239,13 @@ class Campaign:
         """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
         pinpointer = Pinpointer(ground)
         queue = list(self._plans)
-        with ThreadPoolExecutor(max_workers=self._settings.jobs) as pool:
+        with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             running: set[Future[tuple[Trial, Judgement]]] = set()
             try:
                 while queue or running:
-                    while queue and len(running) < self._settings.jobs:
-                        if self.is_out_of_budget():
+                    while queue and len(running) < self._jobs:
+                        if self._is_too_late_for_a_trial():
+                            self._not_run = [plan for _, plan in queue]
                             queue = []
                             break
                         number, plan = queue.pop(0)
@@ -225,13 +266,81 @@ class Campaign:
     ) -> Callable[[], tuple[Trial, Judgement]]:
         def task() -> tuple[Trial, Judgement]:
             self.tell(PhaseStarted(f"trial {number}", str(plan)))
-            trial = run_trial(ground.stage, plan, number=number)
-            judgement = judge_trial(self._settings, ground, trial, plan)
+            trial, judgement = self._try(ground, plan, number)
+            judgement = self._confirm_fresh(ground, plan, trial, judgement)
             if self._settings.fault or self._settings.lose == "machine":
                 return trial, judgement  # a replay for tensors would be another trial
             return trial, pinpointer.locate(trial, plan, judgement)
 
         return task
+
+    def _try(
+        self, ground: Groundwork, plan: Plan, number: int
+    ) -> tuple[Trial, Judgement]:
+        """Carry out and judge one plan, by what is known already where that is sound."""
+        skipper = self._skipper
+        moment = None if skipper is None else skipper.moment(plan)
+        if skipper is None or moment is None:
+            trial = self._run_plan(ground, plan, number)
+            return trial, judge_trial(self._settings, ground, trial, plan)
+        is_check = skipper.wants_check()
+        try:
+            trial = skipper.carry_out(plan, moment, number=number)
+        except ZygoteGoneError:
+            trial = self._run_plan(ground, plan, number)
+        judgement = judge_trial(self._settings, ground, trial, plan)
+        if not is_check:
+            return trial, judgement
+        real = self._run_plan(ground, plan, number)
+        said = judge_trial(self._settings, ground, real, plan)
+        if _names(said) == _names(judgement):
+            return real, said
+        self._skipper = None
+        return real, _doubted(
+            said, f"built from a recorded run it showed {sorted(_names(judgement))}"
+        )
+
+    def _run_plan(self, ground: Groundwork, plan: Plan, number: int) -> Trial:
+        """Carry out one plan, in fresh processes if the zygote is gone."""
+        stage = ground.stage
+        if self._zygote_lost is None:
+            try:
+                return run_trial(stage, plan, number=number)
+            except ZygoteGoneError as error:
+                self._zygote_lost = error.message
+        return run_trial(replace(stage, zygote=None), plan, number=number)
+
+    def _confirm_fresh(
+        self, ground: Groundwork, plan: Plan, trial: Trial, judgement: Judgement
+    ) -> Judgement:
+        """Have each class of finding shown once by fresh processes alone."""
+        if judgement.verdict is not Verdict.VIOLATED or trial.path != "warm":
+            return judgement
+        with self._lock:
+            new = _names(judgement) - self._shown_fresh
+            self._shown_fresh |= new
+        if not new:
+            return judgement
+        stage = replace(ground.stage, zygote=None)
+        name = f"trial {trial.number} fresh"
+        self.tell(PhaseStarted(name, str(plan)))
+        fresh = run_trial(stage, plan, number=trial.number, name=name)
+        said = judge_trial(self._settings, ground, fresh, plan)
+        if new <= _names(said):
+            message = f"a fresh process showed {', '.join(sorted(new))} as well"
+            note = Note("confirmed-cold", message)
+            return replace(judgement, notes=(*judgement.notes, note))
+        return _doubted(
+            judgement, f"in fresh processes it showed {sorted(_names(said))}"
+        )
+
+    def _is_too_late_for_a_trial(self) -> bool:
+        """Tell whether a trial as long as the longest so far would pass the budget."""
+        budget_s = self._settings.budget_s
+        if budget_s is None:
+            return False
+        longest_s = max((trial.wall_s for trial, _ in self.done), default=0.0)
+        return self._clock.monotonic() - self._begun_s + longest_s >= budget_s
 
     def is_out_of_budget(self) -> bool:
         budget_s = self._settings.budget_s
@@ -296,7 +405,9 @@ class Campaign:
             "plans": len(self._plans),
             "plans_run": len(self.done),
             "crash_states": None,
-            "skipped_as_equal": 0,
+            "skipped_as_equal": 0 if self._skipper is None else self._skipper.skipped,
+            "spot_checked": 0 if self._skipper is None else self._skipper.checked,
+            "not_run": [str(plan) for plan in self._not_run],
             "not_reached": missed + dropped,
             "inside_save": bool(land is not None and land.file_ops is not None),
         }
@@ -314,6 +425,52 @@ class Campaign:
             "packages_sha": ground.packages_sha if ground is not None else None,
             "mechanisms": self._mechanisms.as_report(),
         }
+
+
+def jobs_for(ground: Groundwork) -> int:
+    """Return how many trials fit side by side: by cores, ranks and memory."""
+    import psutil  # slow to import, and not for `--help`
+
+    cores = len(os.sched_getaffinity(0)) // max(1, ground.baseline.world_size)
+    cores //= max(1, ground.stage.settings.threads)
+    need = LEAST_MEMORY_BYTES * max(1, ground.baseline.world_size)
+    room = int(psutil.virtual_memory().available) // need
+    return max(1, min(cores, room))
+
+
+def most_telling_first(
+    plans: Sequence[tuple[int, Plan]], land: Landscape
+) -> list[tuple[int, Plan]]:
+    """Order plans for a short budget: named ones, edges, new kinds, then the rest."""
+    known = {plan.points[0] for plan in edges(land) if plan.points}
+    kinds: set[object] = set()
+
+    def rank(plan: Plan) -> int:
+        kind = (len(plan.points), plan.points[0].site if plan.points else None)
+        is_new = kind not in kinds
+        kinds.add(kind)
+        if not plan.drawn:
+            return 0
+        if plan.after_finish or plan.points[0] in known:
+            return 1
+        return 2 if is_new else 3
+
+    ranked = [(rank(plan), number, plan) for number, plan in plans]
+    ranked.sort(key=lambda entry: entry[:2])
+    return [(number, plan) for _, number, plan in ranked]
+
+
+def _names(judgement: Judgement) -> set[str]:
+    return {finding.name for finding in judgement.findings}
+
+
+def _doubted(judgement: Judgement, message: str) -> Judgement:
+    """Return a judgement that two ways of carrying out one plan do not agree on."""
+    shown = ", ".join(sorted(_names(judgement))) or "nothing"
+    finding = Finding("not-repeatable", f"it showed {shown}; {message}")
+    return replace(
+        judgement, verdict=Verdict.UNKNOWN, findings=(finding,), holds_up_to=None
+    )
 
 
 def judge_trial(

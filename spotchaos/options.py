@@ -298,7 +298,7 @@ OPTIONS: tuple[Option, ...] = (
         heading=CAMPAIGN,
         metavar="N",
         parse=int,
-        help="attempts side by side (default: 1)",
+        help="attempts side by side (default: as many as fit)",
     ),
     Option(
         name="engine",

@@ -94,7 +94,7 @@ class Settings:
     exit_code: tuple[int, ...] | None = None
     budget_s: float | None = None
     timeout_s: float = 600.0  # of each phase
-    jobs: int = 1
+    jobs: int | None = None  # None: as many as cores and memory allow
     engine: str = "local"
     shard: tuple[int, int] | None = None  # (I, N): the I-th of N parts, from 1
     no_skip: bool = False  # run again what is known to be equal
