@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from spotchaos.errors import HarnessError, PlanError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
 from spotchaos.findings import PROMISES
 from spotchaos.launch.spec import FileOrders
+from spotchaos.launch.strace import strace_available
 from spotchaos.launch.view import View
 from spotchaos.model import (
     Attempt,
@@ -62,6 +63,7 @@ from spotchaos.recorded import (
     without_untouched,
 )
 from spotchaos.settings import Settings
+from spotchaos.traced import not_seen, traced_run
 from spotchaos.trial import Stage, run_attempt
 
 # Of the states whose result is known from what they answer, so many are run anyway.
@@ -125,6 +127,7 @@ class Resumed:
 class Result:
     """What came of one state."""
 
+    token: StateToken  # of the equal states, the one whose crash shows most
     verdict: Verdict
     trial: Trial
     judgement: Judgement
@@ -173,16 +176,19 @@ class Exploration(Campaign):
         self._unconfirmed: list[str] = []
         self._seen_cold: dict[str, bool] = {}  # finding -> whether it was seen again
         self._never_saves = False
+        self._traced = False  # recorded by strace: resumes are not observed
 
     # --- the work ---
 
     def work(self, ground: Groundwork) -> None:
         """Record, draw, resume, and say what was found."""
-        if ground.landscape.file_ops is None:
+        self._traced = ground.landscape.file_ops is None
+        if self._traced and not strace_available()[0]:
             reasons = [n.message for n in ground.notes if "left-out" in n.name]
             raise HarnessError(
                 "no crash state can be explored: "
-                + (reasons[0] if reasons else "file operations cannot be recorded"),
+                + (reasons[0] if reasons else "file operations cannot be recorded")
+                + f"; {strace_available()[1]}",
                 hint="`spotchaos run --kill-at save-begin:2` interrupts around a save",
             )
         view = ground.stage.new_view("recorded")
@@ -195,7 +201,7 @@ class Exploration(Campaign):
             first = self._drawn(ground, record)
             self._resume_all(ground, first)
             second: list[Case] = []
-            for number, base in enumerate(self._bases(record)):
+            for number, base in enumerate(() if self._traced else self._bases(record)):
                 views.append(ground.stage.new_view(f"resume-{number}"))
                 second += self._drawn_in_resume(ground, base, views[-1], number)
             self._resume_all(ground, second)
@@ -211,7 +217,11 @@ class Exploration(Campaign):
 
     def _recorded(self, ground: Groundwork, view: View) -> Recorded:
         self.tell(PhaseStarted("recorded run"))
-        attempt, log = self._record(ground, view, ())
+        if self._traced:
+            attempt, log = traced_run(ground.stage, view)
+            self._not_visited.append(not_seen())
+        else:
+            attempt, log = self._record(ground, view, ())
         if attempt.ended is not Ended.FINISHED:
             raise HarnessError(
                 f"the recorded run ended with status {attempt.exit_code}",
@@ -257,12 +267,14 @@ class Exploration(Campaign):
             self._not_visited.append(
                 f"{last + 1 - len(points)} of {last + 1} crash points, in other saves"
             )
-        drawn: list[CrashState] = []
+        # What is acknowledged differs with the model that leaves a folder, so that equal
+        # folders are one state within a model only; the memo spares their resumes.
+        drawn: dict[str, list[CrashState]] = {}
         for model in _models(self._settings.power_loss):
             bounds = Bounds(deviations=self._settings.deviations, points=points)
-            found = list(enumerate_states(record.history, model, bounds, self._tally))
-            self._counts[model.name] = len(found)
-            drawn += found
+            states = list(enumerate_states(record.history, model, bounds, self._tally))
+            self._counts[model.name] = len(states)
+            drawn[model.letter] = states
         if ground.baseline.world_size > 1:
             wanted = set(points)
             early = [
@@ -277,14 +289,28 @@ class Exploration(Campaign):
                     f"{len(early) - len(kept)} of {len(early)} ways in which one rank"
                     " is killed earlier"
                 )
-            drawn += [CrashState(t, build(record.history, t)) for t in kept]
+            drawn[KILL.letter] += [
+                CrashState(t, build(record.history, t)) for t in kept
+            ]
         if self._tally.capped_points:
             self._not_visited.append(
                 f"states beyond the first 64 at {self._tally.capped_points} points"
             )
+        return self._distinct(record, drawn.values())
+
+    def _distinct(
+        self, record: Recorded, drawn: Iterable[Sequence[CrashState]]
+    ) -> list[Case]:
         writer = Materialiser(record.history)
-        found = distinct(record.history, drawn, self._tally)
-        return [Case(record, writer, state) for state in found]
+        cases: list[Case] = []
+        for states in drawn:
+            tally = Tally()
+            found = distinct(record.history, states, tally)
+            cases += [Case(record, writer, state) for state in found]
+            self._tally.drawn += tally.drawn
+            self._tally.by_recipe += tally.by_recipe
+            self._tally.by_content += tally.by_content
+        return cases
 
     def _bases(self, record: Recorded) -> list[Case]:
         """Return states whose resume is worth a recording: those with most left over."""
@@ -293,7 +319,7 @@ class Exploration(Campaign):
             for n, result in sorted(self._results.items())
             if result.verdict is Verdict.HELD
             and self._cases[n].record is record
-            and record.plan_of(self._cases[n].state) is not None
+            and record.plan_of(self._cases[n].state.token) is not None
         ]
         held = [c for c in held if any(s.ended_at_s for s in _saves_before(c))]
         held.sort(key=lambda c: (-len(c.state.layout.things), c.state.token.number))
@@ -316,22 +342,16 @@ class Exploration(Campaign):
             float(log.header.get("began_s", 0.0)),
             base.record.own,
             before,
-            base.record.plan_of(base.state) or "",
+            base.record.plan_of(base.state.token) or "",
         )
         points = crash_points(record, ground.stage.patterns, saves=1)
         points = spread(points, MOST_RESUME_POINTS)
         if not points:
             return []
-        tally = Tally()
         drawn = list(enumerate_states(record.history, KILL, Bounds(points=points)))
-        found = distinct(record.history, drawn, tally)
         key = "kill during a resume"
         self._counts[key] = self._counts.get(key, 0) + len(drawn)
-        self._tally.drawn += tally.drawn
-        self._tally.by_recipe += tally.by_recipe
-        self._tally.by_content += tally.by_content
-        writer = Materialiser(record.history)
-        return [Case(record, writer, state) for state in found]
+        return self._distinct(record, [drawn])
 
     def _resume_all(self, ground: Groundwork, cases: Sequence[Case]) -> None:
         first = len(self._cases)
@@ -365,9 +385,12 @@ class Exploration(Campaign):
                 ground, case, known.attempt, was_run=False
             )
             return
-        attempt, asked = self._resume_once(ground.stage, case, f"state-{number}")
-        with self._lock_memo:
-            self._memo.add(history, layout, asked, Resumed(attempt, _went(attempt)))
+        files = None if self._traced else RESUMING
+        name = f"state-{number}"
+        attempt, asked = self._resume_once(ground.stage, case, name, files=files)
+        if files is not None:
+            with self._lock_memo:
+                self._memo.add(history, layout, asked, Resumed(attempt, _went(attempt)))
         self._results[number] = self._judge_state(ground, case, attempt, was_run=True)
         self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
@@ -380,7 +403,7 @@ class Exploration(Campaign):
         files: FileOrders | None = RESUMING,
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
-        before = case.record.cut((case.state.latest or case.state.token).number)
+        before = case.record.cut(case.state.token.number)
         view = stage.new_view(name)
         asked: list[Question] = []
         try:
@@ -402,12 +425,34 @@ class Exploration(Campaign):
     def _judge_state(
         self, ground: Groundwork, case: Case, attempt: Attempt, *, was_run: bool
     ) -> Result:
-        token = case.state.token
-        before = case.record.cut((case.state.latest or token).number)
+        """Judge a resume at the simplest crash that leaves its state, and at the latest.
+
+        More had been acknowledged at the later one; a resume may be right at one crash
+        and too old at the other.
+        """
+        state = case.state
+        result = self._judge_at(ground, case, state.token, attempt, was_run=was_run)
+        if result.finding is None and state.latest not in (None, state.token):
+            assert state.latest is not None  # as just asked
+            late = self._judge_at(ground, case, state.latest, attempt, was_run=was_run)
+            if late.verdict is not Verdict.HELD or late.finding is not None:
+                return late
+        return result
+
+    def _judge_at(
+        self,
+        ground: Groundwork,
+        case: Case,
+        token: StateToken,
+        attempt: Attempt,
+        *,
+        was_run: bool,
+    ) -> Result:
+        before = case.record.cut(token.number)
         attempt = replace(attempt, number=len(before) + 1)
         trial = Trial(
             number=0,
-            plan=self._plan(case),
+            plan=_plan(case.record, token),
             attempts=(*before, attempt),
             wall_s=attempt.wall_s,
             path=attempt.path,
@@ -421,14 +466,7 @@ class Exploration(Campaign):
             assert finding is not None  # it is violated
             if not self._settings.counts(finding.name):
                 verdict = Verdict.HELD
-        return Result(verdict, trial, judgement, finding, cut, was_run)
-
-    def _plan(self, case: Case) -> str:
-        """Return what a token of this state carries out: real kills where they can be."""
-        plan = case.record.plan_of(case.state)
-        if plan is not None:
-            return plan
-        return f"{oplog.digest(case.record.history.log)}/{case.state.token}"
+        return Result(token, verdict, trial, judgement, finding, cut, was_run)
 
     def _resume_only(
         self, ground: Groundwork, record: Recorded, digest: str, token: StateToken
@@ -462,8 +500,8 @@ class Exploration(Campaign):
             self._show_one_that_held()
 
     def _simplicity(self, number: int) -> tuple[int, object]:
-        case = self._cases[number]
-        return len(case.record.earlier), case.state.token.simplicity
+        earlier = self._cases[number].record.earlier
+        return len(earlier), self._results[number].token.simplicity
 
     def _add_class(
         self, ground: Groundwork, index: int, members: Sequence[int]
@@ -484,8 +522,8 @@ class Exploration(Campaign):
                 "finding": finding.name,
                 "severity": "power loss" if result.cut.is_power_loss else "kill",
                 "states": len(members),
-                "state": str(case.state.token),
-                "model": case.state.token.model.name,
+                "state": str(result.token),
+                "model": result.token.model.name,
                 "during_resume": bool(case.record.earlier),
                 "confirmed": confirmed,
                 "trial": index,
@@ -494,7 +532,7 @@ class Exploration(Campaign):
                 "message": finding.message,
                 "hint": finding.hint,
                 "on_disk": self._difference(simplest),
-                "tokens": [str(self._cases[n].state.token) for n in members[:20]],
+                "tokens": [str(self._results[n].token) for n in members[:20]],
             }
         )
         self.tell(TrialDone(shown, judged))
@@ -513,12 +551,10 @@ class Exploration(Campaign):
         if name in self._seen_cold:
             return result, self._seen_cold[name]
         cold = replace(ground.stage, zygote=None)
-        self.tell(
-            PhaseStarted(f"class {index}", f"once more, cold: {case.state.token}")
-        )
+        self.tell(PhaseStarted(f"class {index}", f"once more, cold: {result.token}"))
         # Unobserved: to see a fresh process look for its modules would take long.
         attempt, _ = self._resume_once(cold, case, f"class-{index}", files=None)
-        again = self._judge_state(ground, case, attempt, was_run=True)
+        again = self._judge_at(ground, case, result.token, attempt, was_run=True)
         agrees = again.finding is not None and again.finding.name == name
         self._seen_cold[name] = agrees
         return again, agrees
@@ -585,7 +621,7 @@ class Exploration(Campaign):
             "deviations": self._settings.deviations,
             "not_visited": missed,
             "why_not_visited": why,
-            "mechanism": "seccomp-notify",
+            "mechanism": "strace" if self._traced else "seccomp-notify",
         }
         found["skipped_as_equal"] = self._memo.skipped
         return found
@@ -630,6 +666,14 @@ class Exploration(Campaign):
 
 
 # --- pure parts -----------------------------------------------------------------------
+
+
+def _plan(record: Recorded, token: StateToken) -> str:
+    """Return what a token of this state carries out: real kills where they can be."""
+    plan = record.plan_of(token)
+    if plan is not None:
+        return plan
+    return f"{oplog.digest(record.history.log)}/{token}"
 
 
 def _went(attempt: Attempt) -> tuple[object, ...]:

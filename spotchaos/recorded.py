@@ -12,7 +12,6 @@ from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended, RankTrace
 from spotchaos.oracles.durability import Cut
 from spotchaos.persistence import oplog
-from spotchaos.persistence.crash_states import CrashState
 from spotchaos.persistence.history import History, Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.oplog import FileOp
@@ -54,9 +53,9 @@ class Recorded:
         moment_s = float("inf") if op is None else self.began_s + op.at_s
         return (*self.earlier, cut_attempt(self.attempt, moment_s))
 
-    def plan_of(self, state: CrashState) -> str | None:
+    def plan_of(self, token: StateToken) -> str | None:
         """Return the plan whose real kills leave this state; None if none does."""
-        last = kill_plan(state)
+        last = kill_plan(token)
         if last is None:
             return None
         return f"{self.plan},{last}" if self.plan else last
@@ -206,9 +205,8 @@ def barriers(record: Recorded) -> list[Barrier]:
     return found
 
 
-def kill_plan(state: CrashState) -> str | None:
+def kill_plan(token: StateToken) -> str | None:
     """Return the plan whose real kill leaves this state; None for other models."""
-    token = state.token
     if token.letter != "K" or token.early:
         return None
     cut = str(token.through) if token.through else None

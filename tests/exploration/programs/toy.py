@@ -92,6 +92,10 @@ def found():
 
 
 OUT.mkdir(exist_ok=True)
+if HOW == "durable":  # else a power loss may take the folder itself along
+    parent = os.open(".", os.O_RDONLY)
+    os.fsync(parent)
+    os.close(parent)
 torch.manual_seed(0)
 random.seed(0)
 net = torch.nn.Sequential(
