@@ -343,7 +343,8 @@ def run_attempt(
     for fault, rule in faults:
         if rule is None:
             struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
-    return _with_faults(attempt, struck)
+    # What it cost is known only when nothing of it lives any more.
+    return _with_faults(replace(attempt, cpu_s=running.cpu_s), struck)
 
 
 def _record(
