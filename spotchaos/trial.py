@@ -334,7 +334,7 @@ def run_attempt(
             course.follow()
             attempt = _record(running, course, number, command, warm=warm is not None)
             if oplog is not None or rules:
-                _await_end_of(running.oplog, stage.clock)
+                _await_log(running, stage.clock)
             if oplog is not None:
                 oplog(running.oplog)
             struck = seen_in(running.oplog, rules) if rules else []
@@ -389,10 +389,15 @@ def _with_faults(attempt: Attempt, struck: Sequence[Struck]) -> Attempt:
     return replace(attempt, struck=tuple(struck), reached=attempt.reached or ended_it)
 
 
-def _await_end_of(oplog: Path, clock: Clock) -> None:
-    """Wait until the supervisor has written its last line; it notices the end itself."""
+def _await_log(running: RunningAttempt, clock: Clock) -> None:
+    """Wait until the supervisor has written its last line; it notices the end itself.
+
+    That is the end of the last process it serves, a daemon of the program's included.
+    """
+    oplog = running.oplog
     deadline_s = clock.monotonic() + OPLOG_BOUND_S
     while clock.monotonic() < deadline_s:
+        running.end_leftovers()
         with oplog.open("rb") as file:
             file.seek(max(0, oplog.stat().st_size - 4096))
             if b'"op":"end"' in file.read():

@@ -508,6 +508,10 @@ class RunningAttempt:
                 hint="end them by hand; a PID namespace would have",
             )
 
+    def end_leftovers(self) -> int:
+        """Kill what outlived the program's own end; return how many there were."""
+        return process_tree.send([p.pid for p in self.members()], signal.SIGKILL)
+
     def _targets(self, whom: str) -> list[int]:
         with self._lock:
             self._pump(0.0)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from spotchaos import trial
+from spotchaos.clock import SystemClock
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.supervisor import supervisor_available
@@ -67,3 +69,21 @@ def test_ranks_are_under_one_filter(run):
         "import os; open(os.environ['RANK'], 'w')", ranks=2, files=FileOrders()
     )
     assert ops_of(attempt).count("creat") == 2
+
+
+def test_the_log_ends_although_a_daemon_outlives_the_program(start):
+    attempt = start(
+        """
+        import os, time
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        while True:
+            time.sleep(1)
+        """,
+        files=FileOrders(),
+    )
+    assert attempt.wait(BOUND_S) == Exited(0)
+    assert attempt.end_leftovers() == 1
+    trial._await_log(attempt, SystemClock())
+    assert ops_of(attempt)[-1] == "end"
