@@ -14,7 +14,11 @@ from typing import Any
 
 from spotchaos.explanations import page
 from spotchaos.findings import FINDINGS, NOTES, UNKNOWN, breaks
+from spotchaos.injectors.disks import DISK_FAULTS
+from spotchaos.injectors.storage_faults import STORAGE_FAULTS
 from spotchaos.options import OPTIONS
+from spotchaos.providers.profiles import profile
+from spotchaos.providers.stories import SERVICE_VARIANTS, STEMS, VARIANTS
 from spotchaos.settings import NOT_YET
 from spotchaos.trace.format import FILE_SITES, PROBE_SITES, SITES, STORE_SITES
 
@@ -42,6 +46,21 @@ SITE_MEANINGS = {
     "fsync": "a file or folder is synced",
     "upload-part": "a part of an upload reaches the object store",
     "finish": "the program has trained to its end",
+}
+
+# The same of the disk's faults; those of stores have their sentence in the code.
+DISK_MEANINGS = {
+    "enospc": "no space is left on the device",
+    "edquot": "the quota is used up",
+    "eio": "the device answers with an error",
+    "erofs": "the filesystem has turned read-only",
+    "eintr": "a system call is interrupted by a signal",
+    "short-write": "a write takes only a part of the bytes",
+    "rename-refused": "a rename is refused",
+    "slow-disk": "operations take long",
+    "bit-flip": "one bit of a finished checkpoint is turned over",
+    "zero-page": "one page of a finished checkpoint is zeros",
+    "clock-skew": "the files of the lost machine carry times that lie ahead",
 }
 
 GROUPS = {
@@ -155,6 +174,48 @@ def findings() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def notices() -> str:
+    """Return the page of notices, and of the variants that each can have."""
+    lines = [
+        "# Notices",
+        "",
+        (
+            "`--notice NAME` plays it to the program and reclaims the machine when the"
+            " window ends; `spotchaos imds --provider NAME` plays it alone. Where the"
+            " provider documents no window, give one: `--grace 60`."
+        ),
+        "",
+        "| notice | grace | what |",
+        "| --- | --- | --- |",
+    ]
+    for name, stem in STEMS.items():
+        own = profile(stem.provider).says
+        grace = own if stem.grace_s is None else f"{stem.grace_s:g} s"
+        lines.append(f"| `{name}` | {grace} | {_cell(stem.summary)} |")
+    variants = ", ".join(f"`-{name}`" for name in (*VARIANTS, *SERVICE_VARIANTS))
+    lines += ["", f"Most can be varied by an ending, as in `aws-early`: {variants}."]
+    return "\n".join(lines) + "\n"
+
+
+def faults() -> str:
+    """Return the page of faults without a kill."""
+    lines = [
+        "# Faults",
+        "",
+        (
+            "`--fault NAME` strikes the first operation that it can strike, `NAME:3` the"
+            " third, `NAME:3+` from the third on, `NAME:last` only in the last save."
+            " Those of stores work with `spotchaos s3 --fault` too."
+        ),
+        "",
+        "| fault | what |",
+        "| --- | --- |",
+    ]
+    lines += [f"| `{name}` | {DISK_MEANINGS[name]} |" for name in DISK_FAULTS]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in STORAGE_FAULTS.items()]
+    return "\n".join(lines) + "\n"
+
+
 def report() -> str:
     """Return the page of the report's keys, from its schema."""
     text = resources.files("spotchaos.report").joinpath("schema1.json").read_text()
@@ -213,6 +274,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "options.md": options,
     "sites.md": sites,
     "findings.md": findings,
+    "notices.md": notices,
+    "faults.md": faults,
     "report.md": report,
 }
 

@@ -52,7 +52,8 @@ class Shell:
                 python=sys.executable, outcomes=str(ROOT / "tests/report/outcomes.py")
             ),
         )
-        (self.bin / "python").symlink_to(sys.executable)
+        # A link would leave the virtual environment behind.
+        self.program("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
 
     def program(self, name, text):
         """Put a program on the path."""
