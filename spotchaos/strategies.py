@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from spotchaos.errors import UsageError
 from spotchaos.plan import KillPoint, Plan
 
 # Sites of a step, simplest first: sampled_from shrinks towards the first.
 STEP_SITES = ("step-end", "optimizer-step", "backward", "forward")
-SAVE_SITES = ("save-end", "save-begin", "load-begin", "load-end")
 
 
 def kill_points(
@@ -34,30 +34,49 @@ def kill_points(
     )
 
 
+@st.composite
 def plans(
+    draw: st.DrawFn,
     *,
     max_step: int,
     max_interruptions: int = 3,
     sites: tuple[str, ...] = STEP_SITES,
-) -> st.SearchStrategy[Plan]:
+) -> Plan:
     """Return plans of one to `max_interruptions` interruptions.
 
-    They are marked as drawn: a later kill point that is not reached drops off.
+    Wherever an attempt resumes, it comes to its kill point: together they ask for no
+    more steps than the run has. They are marked as drawn all the same.
+
+    Args:
+        draw: given by Hypothesis.
+        max_step: the steps of an uninterrupted run, from 1 up.
+        max_interruptions: at most so many attempts are interrupted.
+        sites: of steps, in the order in which a failure should prefer them.
     """
-    first = kill_points(max_step=max_step, sites=sites)
-    later = kill_points(max_step=max(1, max_step // 2), sites=sites)
-    return st.builds(
-        lambda head, tail: Plan((head, *tail), drawn=True),
-        first,
-        st.lists(later, max_size=max_interruptions - 1),
-    )
+    points = [draw(kill_points(max_step=max_step, sites=sites))]
+    left = max_step - points[0].occurrence
+    for _ in range(max_interruptions - 1):
+        if left < 1 or not draw(st.booleans()):
+            break
+        points.append(draw(kill_points(max_step=left, sites=sites)))
+        left -= points[-1].occurrence
+    return Plan(tuple(points), drawn=True)
 
 
 def notices() -> st.SearchStrategy[str | None]:
-    """Return stories of notices, as `--notice` takes them; none at all first."""
-    from spotchaos.providers.stories import stories  # only where it is drawn
+    """Return stories of notices, as `--notice` takes them; none at all first.
 
-    return st.none() | st.sampled_from(stories())
+    Those of providers that document no grace window are left out: `--grace` names one.
+    """
+    from spotchaos.providers.stories import stories, story  # only where it is drawn
+
+    def has_grace(name: str) -> bool:
+        try:
+            return bool(story(name).acts)
+        except UsageError:
+            return False
+
+    return st.none() | st.sampled_from([n for n in stories() if has_grace(n)])
 
 
 def faults(*, of_stores: bool = False) -> st.SearchStrategy[str]:

@@ -32,7 +32,11 @@ from spotchaos.report.formats import render
 from spotchaos.report.screen import plain, screen
 from spotchaos.settings import Settings
 
-REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
+# One rank; `ranks` starts more of them, as torchrun would.
+REFERENCE = (
+    *(sys.executable, "-m", "spotchaos.training"),
+    *("--out", "{out}", "--ranks", "1"),
+)
 CALLING = Path(__file__).parent / "calling.py"
 SPECIMENS = Path(__file__).parent.parent / "specimens"
 

@@ -74,6 +74,8 @@ class ScenarioItem(pytest.Item):
         scenario = self.scenario
         command, folder = self._program()
         values = {**defaults_of(self.config), **scenario.options}
+        if "resume-cmd" in values:
+            values["resume-cmd"] = self._filled(values["resume-cmd"])
         report = carry_out(
             make_settings(values, command=command, folder=folder),
             layer=session_of(self.config).groundworks.layer,
@@ -89,8 +91,15 @@ class ScenarioItem(pytest.Item):
         if scenario.specimen is not None:
             return (sys.executable, str(specimen_path(scenario.specimen))), empty
         if scenario.command is not None:
-            return scenario.command, self.config.rootpath
+            return self._filled(scenario.command), self.config.rootpath
         return own_command(self.config) or (REFERENCE, empty)
+
+    def _filled(self, words: tuple[str, ...]) -> tuple[str, ...]:
+        """Put in the interpreter that runs pytest, and the specimen of this scenario."""
+        specimen = self.scenario.specimen
+        path = "" if specimen is None else str(specimen_path(specimen))
+        given = {"{python}": sys.executable, "{specimen}": path}
+        return tuple(given.get(word, word) for word in words)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> str:  # type: ignore[override]
         error = excinfo.value

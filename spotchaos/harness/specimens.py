@@ -107,7 +107,7 @@ def try_program(
     for name, value in given.items():
         if isinstance(value, str):
             value = value.replace("{specimen}", str(program))
-            value = value.replace("python ", f"{sys.executable} ", 1)
+            value = value.replace("{python}", sys.executable)
         values[name] = read_option(BY_NAME[name], value)
     command = (sys.executable, str(program))
     if specimen.existing == "finished":

@@ -27,6 +27,11 @@ def test_a_plan_has_one_interruption_for_each_attempt_but_the_last(plan):
     assert plan.drawn
 
 
+@given(plans(max_step=30))
+def test_every_kill_point_of_a_plan_is_reached_wherever_attempts_resume(plan):
+    assert sum(point.occurrence for point in plan.points) <= 30
+
+
 @given(notices())
 def test_a_notice_is_a_story_that_can_be_played(name):
     assert name is None or story(name).acts
