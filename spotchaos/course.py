@@ -187,8 +187,14 @@ class Course:
         self.signalled_at_s = self._clock.monotonic()
 
     def _let_go(self) -> None:
+        """Let everybody go on, up to the end of a grace window that counts in steps."""
+        steps = self._settings.grace_steps
         self._running.thaw()
-        self._running.go_on()
+        if steps is None or self._surroundings.service is not None:
+            self._running.go_on()
+        else:
+            last = max(1, (self.signalled_step or 0) + steps)
+            self._running.go_on(kill=f"step-end:{last}")
 
     def _reclaim(self) -> None:
         self._running.reclaim("all")
@@ -201,16 +207,14 @@ class Course:
     def _await_end(self, grace_s: float, *, stacks: bool = False) -> None:
         """Wait for the end; when the grace window closes, the machine is gone."""
         deadline_s = self._clock.monotonic() + grace_s
-        grace_steps = self._settings.grace_steps
+        in_steps = self._settings.grace_steps is not None
         while True:
-            left_s = deadline_s - self._clock.monotonic()
-            if self._has_ended(min(left_s, 0.2) if grace_steps is not None else left_s):
+            event = self._wait(deadline_s - self._clock.monotonic())
+            if isinstance(event, Exited):
                 return
-            out_of_steps = (
-                grace_steps is not None
-                and self._steps() >= (self.signalled_step or 0) + grace_steps
-            )
-            if out_of_steps or self._clock.monotonic() >= deadline_s:
+            if isinstance(event, Halted) and not in_steps:
+                self._running.go_on(event.rank)
+            elif isinstance(event, Halted) or self._clock.monotonic() >= deadline_s:
                 if stacks and self._steps() <= (self.signalled_step or 0):
                     self.stacks = self._running.stacks()
                 self._reclaim()

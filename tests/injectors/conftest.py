@@ -1,0 +1,39 @@
+"""One small trainer, its groundwork laid once, interrupted in every way there is."""
+
+import dataclasses
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotchaos.baseline import lay
+from spotchaos.campaign import run
+from spotchaos.clock import SystemClock
+from spotchaos.launch.program import Program
+from spotchaos.launch.workspace import Workspace
+from spotchaos.settings import Settings
+
+PROGRAM = Path(__file__).with_name("habits.py")
+
+
+@pytest.fixture(scope="session")
+def interrupted(tmp_path_factory):
+    """Return a function that runs one campaign on the trainer with some habits."""
+    folder = tmp_path_factory.mktemp("trainer")
+    shutil.copy(PROGRAM, folder / "train.py")
+    (folder / "habits").write_text("")
+    command = (sys.executable, "train.py")
+    first = Settings(command=command, folder=folder)
+    with Workspace(folder) as workspace:
+        program = Program.from_settings(first)
+        ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
+
+        def interrupted(habits, **given):
+            (folder / "habits").write_text(habits)
+            settings = dataclasses.replace(first, **given)
+            return run(settings, lambda event: None, layer=lambda *_: ground)
+
+        yield interrupted
+        if ground.stage.zygote is not None:
+            ground.stage.zygote.close()

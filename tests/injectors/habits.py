@@ -1,0 +1,136 @@
+"""A small trainer whose habits are read from a file: how it saves, loads and watches."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import urllib.request
+import zlib
+
+import torch
+from torch import nn
+
+TOTAL, PER_EPOCH, BATCH, SAVE_EVERY = 30, 15, 8, 5
+with open("habits") as file:
+    HABITS = file.read().split()
+NOTICE = "http://169.254.169.254/latest/meta-data/spot/instance-action"
+ADVICE = "http://169.254.169.254/latest/meta-data/events/recommendations/rebalance"
+
+PAUSE = threading.Event()
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Dropout(0.2), nn.Linear(64, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+
+def checkpoints():
+    os.makedirs("checkpoints", exist_ok=True)
+    found = [f"checkpoints/{n}" for n in os.listdir("checkpoints") if n[-1].isdigit()]
+    by_time = "newest-by-time" in HABITS
+    return sorted(found, key=os.path.getmtime if by_time else number_of)
+
+
+def number_of(path):
+    return int(path.rpartition("-")[2])
+
+
+def save(step):
+    parts = [p.detach().clone() for p in model.parameters()]
+    momenta = [
+        optimizer.state.get(p, {}).get("momentum_buffer") for p in model.parameters()
+    ]
+    state = {
+        "step": step,
+        "model": [p.tolist() for p in parts],
+        "momenta": [None if m is None else m.tolist() for m in momenta],
+        "rng": torch.get_rng_state().numpy().tobytes().hex(),
+    }
+    content = json.dumps(state).encode()
+    if "digest" in HABITS:
+        content = b"%08x" % zlib.crc32(content) + content
+    old = checkpoints()
+    path = f"checkpoints/ckpt-{step}"
+    if "deletes-first" in HABITS:
+        for one in old:
+            os.remove(one)
+    try:
+        with open(path + ".tmp", "wb") as file:
+            file.write(content)
+        os.replace(path + ".tmp", path)
+    except OSError:
+        if "goes-on" not in HABITS:
+            raise
+    if "sluggish" in HABITS and stopped:
+        PAUSE.wait(60)  # stands for a slow disk
+    for one in checkpoints()[:-2]:
+        os.remove(one)
+
+
+def load():
+    for path in reversed(checkpoints()):
+        with open(path, "rb") as file:
+            content = file.read()
+        if "digest" in HABITS:
+            digest, content = content[:8], content[8:]
+            if digest != b"%08x" % zlib.crc32(content):
+                continue
+        state = json.loads(content)
+        with torch.no_grad():
+            for p, values, momentum in zip(
+                model.parameters(), state["model"], state["momenta"], strict=True
+            ):
+                p.copy_(torch.tensor(values))
+                if momentum is not None:
+                    optimizer.state[p]["momentum_buffer"] = torch.tensor(momentum)
+        rng = torch.frombuffer(bytearray.fromhex(state["rng"]), dtype=torch.uint8)
+        torch.set_rng_state(rng)
+        return state["step"]
+    return 0
+
+
+def told(url):
+    headers = {}
+    try:
+        if "token" in HABITS:
+            asked = urllib.request.Request(
+                "http://169.254.169.254/latest/api/token",
+                method="PUT",
+                headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"},
+            )
+            token = urllib.request.urlopen(asked, timeout=2).read().decode()
+            headers["X-aws-ec2-metadata-token"] = token
+        asked = urllib.request.Request(url, headers=headers)
+        return urllib.request.urlopen(asked, timeout=2).status == 200
+    except Exception:
+        return False
+
+
+stopped = []
+for name in ("TERM", "INT", "HUP", "USR1", "USR2"):
+    if f"heeds-{name}" in HABITS:
+        signal.signal(
+            getattr(signal, f"SIG{name}"), lambda number, frame: stopped.append(number)
+        )
+    elif name != "INT" and "deaf" in HABITS:
+        signal.signal(getattr(signal, f"SIG{name}"), lambda number, frame: None)
+for step in range(load(), TOTAL):
+    epoch, position = divmod(step, PER_EPOCH)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    rows = order[position * BATCH :][:BATCH]
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if "slow" in HABITS:
+        PAUSE.wait(0.1)
+    if (step + 1) % SAVE_EVERY == 0 and not ("rare" in HABITS and step > 12):
+        save(step + 1)
+    if "polls" in HABITS and told(NOTICE):
+        stopped.append("notice")
+    if "heeds-advice" in HABITS and told(ADVICE):
+        stopped.append("advice")
+    if stopped:
+        save(step + 1)
+        sys.exit(143)

@@ -1,0 +1,189 @@
+"""Signals, notices, lost machines and disks, each against programs that take them well or badly."""
+
+from itertools import pairwise
+
+import pytest
+
+from spotchaos.model import Ended, Verdict
+
+pytestmark = pytest.mark.timeout(450)
+
+
+def only(outcome):
+    """Return the one trial of a campaign, with its judgement."""
+    assert outcome.trouble is None, outcome.trouble
+    ((trial, judgement),) = outcome.trials
+    return trial, judgement
+
+
+def names(judgement):
+    return [finding.name for finding in judgement.findings]
+
+
+def held(outcome):
+    trial, judgement = only(outcome)
+    assert names(judgement) == []
+    assert outcome.verdict is Verdict.HELD
+    return trial
+
+
+# ------------------------------------------------------------------- machines
+
+
+def test_what_is_not_durable_goes_with_the_machine(interrupted):
+    trial = held(interrupted("", kill_at=("step-end:13",), lose="machine", move=True))
+    assert trial.attempts[1].trace.completed == 20
+    outcome = interrupted(
+        "", kill_at=("step-end:13",), lose="machine", durable="elsewhere"
+    )
+    _, judgement = only(outcome)
+    assert names(judgement) == ["silent-restart"]
+
+
+# ------------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
+def test_a_signal_that_is_heeded_is_held(interrupted, name):
+    outcome = interrupted(f"heeds-{name}", kill_at=("step-end:12",), signal=name)
+    trial = held(outcome)
+    assert trial.attempts[0].exit_code == 143
+    assert trial.attempts[0].signalled_step == 12
+
+
+def test_a_signal_that_is_not_heeded_is_named(interrupted):
+    outcome = interrupted(
+        "deaf", kill_at=("step-end:11",), signal="TERM", grace_steps=2
+    )
+    _, judgement = only(outcome)
+    assert names(judgement) == ["signal-ignored"]
+
+
+def test_a_machine_that_stood_still_goes_on(interrupted):
+    trial = held(interrupted("", kill_at=("step-end:12",), signal="STOP"))
+    assert trial.attempts[0].ended is Ended.FINISHED
+    marks = [m.t_s for m in trial.attempts[0].trace.ranks[0].steps]
+    pauses = [b - a for a, b in pairwise(marks)]
+    assert max(pauses) == pauses[11] >= 0.9
+
+
+# ------------------------------------------------------------------- notices
+
+
+def test_a_notice_that_is_heeded_is_held(interrupted):
+    outcome = interrupted(
+        "polls", kill_at=("step-end:12",), notice="aws", time_scale=10
+    )
+    trial = held(outcome)
+    first = trial.attempts[0]
+    assert first.ended is Ended.EXITED
+    assert first.exit_code == 143
+    assert first.notice.asked_after
+    assert first.trace.completed in (12, 13)
+
+
+def test_who_never_asks_is_told_so(interrupted):
+    outcome = interrupted(
+        "slow rare", kill_at=("step-end:13",), notice="aws", time_scale=240
+    )
+    trial, judgement = only(outcome)
+    assert names(judgement) == ["notice-ignored"]
+    assert "never asked" in judgement.findings[0].message
+    assert trial.attempts[0].ended is Ended.RECLAIMED
+
+
+@pytest.mark.parametrize("habit", ["polls", "polls token"])
+def test_a_poller_without_tokens_is_convicted_where_they_are_required(
+    interrupted, habit
+):
+    outcome = interrupted(
+        f"slow rare {habit}",
+        kill_at=("step-end:13",),
+        notice="aws-token-required",
+        time_scale=120,
+    )
+    trial, judgement = only(outcome)
+    if "token" in habit:
+        assert names(judgement) == []
+        assert trial.attempts[0].exit_code == 143
+        return
+    assert names(judgement) == ["notice-ignored"]
+    assert "were refused" in judgement.findings[0].message
+
+
+def test_a_save_that_outlasts_the_notice_is_named_with_its_seconds(interrupted):
+    outcome = interrupted(
+        "polls sluggish", kill_at=("step-end:13",), notice="aws", time_scale=60
+    )
+    _, judgement = only(outcome)
+    assert names(judgement) == ["deadline-missed"]
+    assert "of the 120 s that aws gives" in judgement.findings[0].message
+
+
+def test_who_stops_for_advice_is_named(interrupted):
+    given = {"kill_at": ("step-end:12",), "notice": "aws-rebalance"}
+    _, judgement = only(interrupted("heeds-advice", **given))
+    assert names(judgement) == ["stopped-for-advice"]
+    trial = held(interrupted("", **given))
+    assert trial.attempts[0].ended is Ended.FINISHED
+
+
+def test_a_notice_by_signal_comes_as_one(interrupted):
+    outcome = interrupted("heeds-TERM", kill_at=("step-end:12",), notice="kubernetes")
+    trial = held(outcome)
+    assert trial.attempts[0].signal == "TERM"
+    assert trial.attempts[0].exit_code == 143
+
+
+def test_the_clouds_own_address_exists_in_a_private_network(interrupted):
+    outcome = interrupted(
+        "polls token",
+        kill_at=("step-end:12",),
+        notice="aws",
+        netns=True,
+        time_scale=10,
+    )
+    trial = held(outcome)
+    assert trial.attempts[0].exit_code == 143
+
+
+# ------------------------------------------------------------------- disks
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["enospc:2", "eio:last", "eintr:2", "short-write:2", "slow-disk:3+", "erofs:2"],
+)
+def test_errors_of_the_disk_are_survived(interrupted, fault):
+    trial = held(interrupted("", fault=(fault,)))
+    struck = trial.attempts[0].struck[0]
+    assert struck.times
+    assert struck.path.startswith("checkpoints/")
+
+
+def test_an_error_that_takes_the_old_checkpoint_with_it_is_named(interrupted):
+    for fault in ("enospc:3", "rename-refused:3"):
+        _, judgement = only(interrupted("deletes-first", fault=(fault,)))
+        assert names(judgement) == ["error-destroyed-checkpoint"]
+    held(interrupted("", fault=("rename-refused:3",)))
+
+
+def test_damage_that_is_loaded_without_a_word_is_named(interrupted):
+    _, judgement = only(interrupted("", fault=("bit-flip",)))
+    assert set(names(judgement)) <= {"silent-damage", "resume-failed"}
+    assert names(judgement)
+    held(interrupted("digest", fault=("bit-flip",)))
+    held(interrupted("digest", fault=("zero-page",)))
+
+
+def test_the_newest_by_time_is_not_the_newest(interrupted):
+    _, judgement = only(interrupted("newest-by-time", fault=("clock-skew",)))
+    assert names(judgement) == ["stale-resume"]
+    held(interrupted("", fault=("clock-skew",)))
+
+
+def test_a_fault_that_never_struck_proves_nothing(interrupted):
+    outcome = interrupted("", fault=("enospc:500",), kill_at=("step-end:7",))
+    _, judgement = only(outcome)
+    assert names(judgement) == ["not-reached"]
+    assert outcome.verdict is Verdict.UNKNOWN
