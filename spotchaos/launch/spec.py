@@ -87,6 +87,7 @@ def make_spec(
                 "socket": str(folder / "s"),
                 "trace": str(folder / "trace"),
                 "folder": str(own_folder),
+                "out": str(view.out),
                 "frames": table,
             }
         )

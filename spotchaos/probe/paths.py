@@ -45,13 +45,15 @@ def absolute(path: Any) -> str | None:
 
 
 def inside(path: str) -> str | None:
-    """Return `path` relative to the program's folder; None if it is not below it."""
-    folder = SESSION.orders["folder"]
-    if not folder:
-        return None
-    for base in {folder, os.path.realpath(folder)}:
-        if path.startswith(base.rstrip("/") + "/"):
-            return path[len(base.rstrip("/")) + 1 :]
+    """Return `path` relative to the program's folder; None if it is not below it.
+
+    What lies in the folder for output begins with `{out}/`.
+    """
+    for order, prefix in (("out", "{out}/"), ("folder", "")):
+        folder = SESSION.orders[order]
+        for base in {folder, os.path.realpath(folder)} if folder else ():
+            if path.startswith(base.rstrip("/") + "/"):
+                return prefix + path[len(base.rstrip("/")) + 1 :]
     return None
 
 

@@ -59,6 +59,7 @@ ORDERS: dict[str, Any] = {
     "trace": None,  # folder for traces and counters; None: the probe stays out
     "attempt": 1,
     "folder": None,  # the program's working folder, as the program sees it
+    "out": None,  # what `{out}` in the command stands for; watched like the folder
     "kill": None,  # "SITE:N" or "SITE:N@R": where to halt; None: nowhere
     "fingerprint": "all",  # "all", "saves" or "light", see rules.md 4
     "every": 10,  # with "saves": the state of each such step as well
