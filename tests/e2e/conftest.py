@@ -13,7 +13,8 @@ from typing import ClassVar
 import psutil
 import pytest
 
-BOUND_S = 400.0
+# A loaded machine makes campaigns many times slower, and nothing here is timed.
+BOUND_S = 800.0
 
 # Twelve steps with dropout; what it saves decides whether a resume is right.
 TRAINER = """

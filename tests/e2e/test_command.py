@@ -16,7 +16,7 @@ import pytest
 
 import spotchaos
 
-pytestmark = pytest.mark.timeout(450)
+pytestmark = pytest.mark.timeout(900)
 
 SCHEMA = Path(spotchaos.__file__).parent / "report" / "schema1.json"
 AT = ("--kill-at", "step-end:6")
@@ -81,7 +81,7 @@ def test_two_campaigns_side_by_side_do_not_meet(trainer):
     before = trainer.contents(trainer.folder)
     both = [trainer.start("run", *AT, "--", "python", "train.py") for _ in range(2)]
     for process in both:
-        out, err = process.communicate(timeout=400)
+        out, err = process.communicate(timeout=800)
         assert process.returncode == 0, out + err
     assert trainer.contents(trainer.folder) == before
     assert trainer.alive() == []
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_everything_and_says_what_was_done(trainer):
     before = trainer.contents(trainer.folder)
     process = begin(trainer, 4)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=400)
+    out, err = process.communicate(timeout=800)
     assert process.returncode == 3, out + err
     assert "interrupted" in out
     assert "Traceback" not in err
@@ -190,7 +190,7 @@ def test_killed_at_any_moment_it_leaves_no_process_and_no_change(trainer, seed):
         process.wait(timeout=chance.uniform(0.0, 2.0))
     except subprocess.TimeoutExpired:
         process.kill()
-    process.communicate(timeout=400)
+    process.communicate(timeout=800)
     trainer.until(lambda: trainer.alive() == [], bound_s=60)
     assert trainer.contents(trainer.folder) == before
 

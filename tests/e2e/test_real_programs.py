@@ -32,7 +32,7 @@ SLOW = (
 
 def marked(name):
     entry = PROGRAMS[name]
-    marks = [pytest.mark.timeout(400)]
+    marks = [pytest.mark.timeout(900)]
     if entry["framework"] in FRAMEWORKS:
         marks.append(pytest.mark.frameworks)
     if entry["ranks"] > 1:
