@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spotchaos import __version__
+from spotchaos import __version__, cache
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import HarnessError, SpotchaosError
@@ -162,8 +162,18 @@ class Campaign:
     def _lay_ground(
         self, settings: Settings, program: Program, workspace: Workspace
     ) -> Groundwork:
+        keeps = cache.may_keep(settings)
         try:
-            return lay(settings, program, workspace, self.tell, clock=self._clock)
+            if keeps:
+                known = cache.recall(
+                    settings, program, workspace, self.tell, clock=self._clock
+                )
+                if known is not None:
+                    return known
+            laid = lay(settings, program, workspace, self.tell, clock=self._clock)
+            if keeps:
+                cache.keep(settings, laid)
+            return laid
         except ZygoteGoneError as error:
             self._zygote_lost = error.message
         cold = replace(settings, warm=False)

@@ -1,0 +1,253 @@
+"""Groundwork of earlier campaigns, kept while nothing that it depends on has changed.
+
+What a command trained the last time is compared with one run of now, so that a stale
+entry costs that run and never a verdict. Entries lie in a folder of the user's own, in
+a format of Python's that runs code when it is read: nobody else may write there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from spotchaos import __version__
+from spotchaos.baseline import Groundwork, Tell, unlike
+from spotchaos.clock import Clock
+from spotchaos.errors import HarnessError
+from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
+from spotchaos.launch.program import Program
+from spotchaos.launch.workspace import View, Workspace
+from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
+from spotchaos.model import Attempt, Ended, RankTrace
+from spotchaos.settings import Settings
+from spotchaos.trial import Stage, run_attempt
+
+# Settings on which an uninterrupted run, or what is recorded of it, depends.
+OF_RUNS = (
+    "command",
+    "deterministic",
+    "durable",
+    "environment",
+    "fingerprint",
+    "folder",
+    "keep_existing",
+    "lose",
+    "netns",
+    "ranks",
+    "resume_cmd",
+    "seed_program",
+    "threads",
+    "timeout_s",
+    "tmp_elsewhere",
+    "warm",
+)
+# Variables that differ from shell to shell and tell a program nothing.
+_OF_SHELLS = ("PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOWID")
+_OF_TOOLS = ("PYTEST_", "COV_", "SSH_", "XDG_SESSION")
+# A folder with more entries than this is not looked through, and nothing is kept.
+MOST_ENTRIES = 20_000
+# Entries of this size would cost more to read than a run; the newest few are kept.
+MOST_BYTES = 256 << 20
+MOST_KEPT = 32
+
+Stamp = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The groundwork of one program, and what was there when it was laid."""
+
+    stamps: frozenset[Stamp]
+    stage: Mapping[str, Any]
+    ground: Mapping[str, Any]
+    modules: tuple[tuple[str, str], ...]
+
+
+def folder() -> Path:
+    """Return our own cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "spotchaos"
+
+
+def may_keep(settings: Settings) -> bool:
+    """Tell whether runs of now say anything about runs to come."""
+    return not (settings.no_cache or settings.allow_network or settings.keep)
+
+
+def keep(settings: Settings, ground: Groundwork) -> None:
+    """Keep groundwork for campaigns to come; what cannot be kept is not."""
+    stamps = _stamps(settings, ground.first_rank)
+    if stamps is None:
+        return
+    stage = ground.stage
+    entry = Entry(
+        stamps=stamps,
+        stage={
+            "orders": dict(stage.orders),
+            "hidden": stage.hidden,
+            "patterns": stage.patterns,
+            "hang_s": stage.hang_s,
+            "log": None if stage.log is None else replace(stage.log, data=None),
+            "recorded": stage.recorded,
+            "pty": stage.program.pty,
+        },
+        ground={
+            f.name: getattr(ground, f.name)
+            for f in fields(ground)
+            if f.name not in ("stage", "cpu_s")
+        },
+        modules=ground.first_rank.modules,
+    )
+    try:
+        content = pickle.dumps(entry)
+        if len(content) <= MOST_BYTES:
+            _write(_path(settings), content)
+    except (OSError, pickle.PicklingError, TypeError, AttributeError):
+        return
+
+
+def recall(
+    settings: Settings,
+    program: Program,
+    workspace: Workspace,
+    tell: Tell,
+    *,
+    clock: Clock,
+) -> Groundwork | None:
+    """Return groundwork of before if a run of now is the run that it was laid by.
+
+    Raises:
+        HarnessError: that run could not be carried out.
+    """
+    entry = _read(_path(settings))
+    if entry is None:
+        return None
+    first_rank: RankTrace = entry.ground["first_rank"]
+    if _stamps(settings, first_rank) != entry.stamps:
+        return None
+    stage_values = dict(entry.stage)
+    program = replace(program, pty=stage_values.pop("pty"))
+    stage = Stage(
+        settings,
+        program,
+        workspace,
+        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        clock=clock,
+        **stage_values,
+    )
+    tell(PhaseStarted("baseline of before"))
+    view = stage.new_view("baseline-of-before")
+    stage = replace(stage, zygote=_zygote(stage, view, entry.modules))
+    attempt = run_attempt(stage, view, None)
+    tell(AttemptEnded("baseline of before", attempt))
+    first: Attempt = entry.ground["baseline"].first
+    if attempt.ended is not Ended.FINISHED or unlike(first, attempt) is not None:
+        if stage.zygote is not None:
+            stage.zygote.close()
+        view.close()
+        return None
+    stage = replace(stage, finished_view=view, finished_attempt=attempt)
+    ground = Groundwork(stage=stage, cpu_s=attempt.cpu_s, **entry.ground)
+    tell(BaselineDone(ground.baseline, ground.notes))
+    return ground
+
+
+def _zygote(
+    stage: Stage, view: View, modules: tuple[tuple[str, str], ...]
+) -> Zygote | None:
+    program = stage.program
+    start = start_of(program.command, program.environment, program.folder)
+    if not stage.settings.warm or start is None or not modules:
+        return None
+    try:
+        return Zygote(
+            start,
+            environment_for(program, view),
+            preloadable(modules, program.folder),
+            stage.workspace.scratch / "zygote.err",
+        )
+    except (HarnessError, OSError):
+        return None
+
+
+def _path(settings: Settings) -> Path:
+    values = [(name, repr(getattr(settings, name))) for name in OF_RUNS]
+    environment = sorted(
+        (k, v)
+        for k, v in os.environ.items()
+        if k not in _OF_SHELLS and not k.startswith(_OF_TOOLS)
+    )
+    text = repr((__version__, sys.version, values, environment))
+    return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pickle"
+
+
+def _stamps(settings: Settings, rank: RankTrace) -> frozenset[Stamp] | None:
+    """Return names, sizes and times of all that a run reads; None if that is too much.
+
+    The program's folder whole, the modules that it imported, the folders of installed
+    packages, what it loaded from elsewhere, and our own code.
+    """
+    found: set[Stamp] = set()
+    own = Path(__file__).parent
+    for place in (settings.folder.resolve(), own):
+        for path, names, inside in os.walk(place):
+            names[:] = [n for n in names if n not in ("__pycache__", ".git")]
+            found.update(_stamp(Path(path, name)) for name in inside)
+            if len(found) > MOST_ENTRIES:
+                return None
+    files = {file for _, file in rank.modules if file}
+    files |= {load.path for load in rank.loads if load.path.startswith("/")}
+    files |= {word for word in settings.command if word.startswith("/")}
+    found.update(_stamp(Path(file)) for file in files)
+    found.update(_stamp(place) for place in _package_folders(files))
+    return frozenset(found)
+
+
+def _package_folders(files: Iterable[str]) -> set[Path]:
+    """Return the folders in which packages are installed: adding one changes their time."""
+    return {
+        Path(file[: file.index(name)] + name)
+        for file in files
+        for name in ("site-packages", "dist-packages")
+        if name in file
+    }
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path), -1, -1
+    return str(path), status.st_size, status.st_mtime_ns
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put an entry in its place whole, and let the oldest ones go."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(name).replace(path)
+    entries = sorted(path.parent.glob("*.pickle"), key=lambda p: p.stat().st_mtime)
+    for old in entries[:-MOST_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Entry | None:
+    """Return an entry; None if there is none that is whole and ours alone."""
+    try:
+        for each in (path, path.parent):
+            status = each.stat()
+            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                return None
+        entry = pickle.loads(path.read_bytes())
+    except Exception:  # an old or damaged entry may raise anything
+        return None
+    return entry if isinstance(entry, Entry) else None
