@@ -265,7 +265,7 @@ class Exploration(Campaign):
             points = [last + 1]
         if len(points) < last + 1:
             self._not_visited.append(
-                f"{last + 1 - len(points)} of {last + 1} crash points, in other saves"
+                f"{last + 1 - len(points)} of {last + 1} crash points, left out by --saves and our bounds"
             )
         # What is acknowledged differs with the model that leaves a folder, so that equal
         # folders are one state within a model only; the memo spares their resumes.

@@ -22,6 +22,9 @@ from spotchaos.trial import is_resume_point, main_rank
 
 # Crash points of one recording; those of the first saves come first.
 MOST_POINTS = 400
+# A state costs as much as there are ops before it: a program of very many small writes
+# is cut at fewer points, so that drawing its states takes seconds.
+LEAST_POINTS, MOST_WORK = 20, 400_000
 # A file that names a checkpoint is small.
 MOST_POINTER_BYTES = 4096
 _POINTERS = ("latest", "last_checkpoint", "pointer", "current")
@@ -131,7 +134,9 @@ def crash_points(
     for index in _chosen_windows(windows, saves):
         numbers = [op.number or 0 for op in windows[index]]
         chosen += [*numbers, max(numbers) + 1]
-    return spread(list(dict.fromkeys(chosen)), MOST_POINTS)
+    most = MOST_WORK // max(1, len(record.history.ops))
+    most = min(MOST_POINTS, max(LEAST_POINTS, most))
+    return spread(list(dict.fromkeys(chosen)), most)
 
 
 def spread(points: Sequence[int], most: int) -> list[int]:

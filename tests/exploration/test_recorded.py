@@ -104,6 +104,12 @@ def test_a_run_that_saves_no_resume_point_has_no_crash_points():
     assert crash_points(recorded(two_saves()), ("other.pt",), saves=None) == []
 
 
+def test_a_run_of_very_many_writes_is_cut_at_few_points():
+    write = {"kind": "write", "path": "0/log", "node": 20, "length": 1}
+    made = history({"kind": "creat", "path": "0/log", "node": 20}, *[write] * 30_000)
+    assert 10 < len(crash_points(recorded(made), PATTERNS, saves=None)) <= 20
+
+
 def test_many_points_are_spread_evenly():
     assert spread(range(10), 5) == [0, 2, 4, 6, 8]
 

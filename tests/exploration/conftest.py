@@ -1,0 +1,44 @@
+"""Explorations of small programs, each run once for all the tests that look at it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
+
+
+@pytest.fixture(scope="session")
+def explored(tmp_path_factory):
+    """Return a function that explores a program; the same one is explored once."""
+    from spotchaos.exploration import explore
+    from spotchaos.report.document import make_document
+    from spotchaos.settings import Settings
+
+    known = {}
+
+    def run(source, *arguments, command=("python",), **options):
+        key = (source, arguments, command, tuple(sorted(options.items())))
+        if key not in known:
+            folder = tmp_path_factory.mktemp(Path(source).stem)
+            shutil.copy(source, folder)
+            settings = Settings(
+                command=(*command, Path(source).name, *arguments),
+                folder=folder,
+                **options,
+            )
+            known[key] = make_document(explore(settings, lambda event: None))
+        return known[key]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def toy(explored):
+    """Return a function that explores the toy that saves in one way."""
+
+    def run(how, **options):
+        return explored(PROGRAMS / "toy.py", how, **{"saves": 2, **options})
+
+    return run

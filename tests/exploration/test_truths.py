@@ -1,0 +1,176 @@
+"""What is known of common ways to save comes out of an exploration, with line and token."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from spotchaos.exploration import replay
+from spotchaos.persistence.tokens import in_recording
+from spotchaos.settings import Settings
+from spotchaos.token import decode
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def findings(document, severity=None):
+    return {
+        entry["finding"]
+        for entry in document["classes"]
+        if severity in (None, entry["severity"])
+    }
+
+
+def line_of(document, finding):
+    """Return the source line of the class's op, as the program has it."""
+    entry = next(e for e in document["classes"] if e["finding"] == finding)
+    place = entry["where"]
+    source = (PROGRAMS / place["file"]).read_text().splitlines()
+    return source[place["line"] - 1]
+
+
+def needs(*names):
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {missing}")
+
+
+def test_a_save_in_place_is_torn_by_a_kill(toy):
+    document = toy("in_place")
+    assert document["verdict"] == "violated"
+    assert "torn-checkpoint" in findings(document, "kill")
+    assert "torch.save" in line_of(document, "torn-checkpoint")
+
+
+def test_in_place_some_power_losses_load_silently(toy):
+    assert "silent-damage" in findings(toy("in_place", power_loss="posix"))
+
+
+@pytest.mark.parametrize("how", ["replaced", "numbered"])
+def test_a_rename_without_fsync_outlives_kills_and_no_power_loss(toy, how):
+    document = toy(how, power_loss="all")
+    assert findings(document, "kill") == set()
+    assert "unsynced-checkpoint" in findings(document, "power loss")
+
+
+def test_the_full_protocol_holds_under_every_model(toy):
+    document = toy("durable", power_loss="all")
+    assert document["verdict"] == "held"
+    assert document["classes"] == []
+    assert document["coverage"]["crash_states"]["held"] > 20
+
+
+def test_a_pointer_that_is_deleted_first_leaves_a_window_without_one(toy):
+    document = toy("pointed")
+    assert "deleted-before-saved" in findings(document, "kill")
+    assert "unlink" in line_of(document, "deleted-before-saved")
+
+
+def test_a_pointer_that_is_moved_first_runs_ahead(toy):
+    document = toy("pointed_early")
+    assert "pointer-ahead" in findings(document, "kill")
+
+
+def test_a_folder_that_a_killed_save_left_blocks_the_next(toy):
+    assert "leftover-blocks-save" in findings(toy("blocked"), "kill")
+
+
+def test_a_checkpoint_that_is_deleted_before_the_next_is_whole(toy):
+    assert "deleted-before-saved" in findings(toy("deleted"), "kill")
+
+
+def test_a_program_that_never_saves_is_told_so(toy):
+    assert "no-checkpoint" in findings(toy("never"))
+
+
+@pytest.mark.parametrize(
+    ("how", "options"), [("pointed", {}), ("replaced", {"power_loss": "all"})]
+)
+def test_a_token_builds_its_state_again(toy, how, options, tmp_path):
+    document = toy(how, **options)
+    trial = next(t for t in document["trials"] if t["verdict"] == "violated")
+    plan = decode(trial["replay"])["plan"]
+    shutil.copy(PROGRAMS / "toy.py", tmp_path)
+    settings = Settings(command=("python", "toy.py", how), folder=tmp_path)
+    if in_recording(plan):
+        outcome = replay(settings, lambda event: None, plan)
+        assert str(outcome.verdict) == "violated"
+        assert outcome.extra["classes"][0]["finding"] == trial["findings"][0]["name"]
+    else:
+        from dataclasses import replace
+
+        from spotchaos.campaign import run
+
+        outcome = run(replace(settings, kill_at=(plan,)), lambda event: None)
+        assert str(outcome.verdict) == "violated"
+
+
+def test_a_token_of_another_recording_is_refused(tmp_path):
+    shutil.copy(PROGRAMS / "toy.py", tmp_path)
+    settings = Settings(command=("python", "toy.py", "replaced"), folder=tmp_path)
+    outcome = replay(settings, lambda event: None, "00000000/K@3")
+    assert str(outcome.verdict) == "unknown"
+    assert "not those that the token was made from" in outcome.trouble
+
+
+def sharded(explored, how, **options):
+    return explored(PROGRAMS / "sharded.py", how, saves=2, **options)
+
+
+def test_dcp_into_one_folder_mixes_two_steps(explored):
+    assert "mixed-steps" in findings(sharded(explored, "one_folder"), "kill")
+
+
+def test_dcp_into_a_folder_per_step_outlives_kills_and_no_power_loss(explored):
+    document = sharded(explored, "folders", power_loss="all")
+    assert findings(document, "kill") == set()
+    assert "unsynced-checkpoint" in findings(document, "power loss")
+
+
+@needs("safetensors")
+def test_safetensors_outlives_kills_and_no_power_loss(explored):
+    document = sharded(explored, "safetensors", power_loss="all")
+    assert findings(document, "kill") == set()
+    assert findings(document, "power loss") & {"unsynced-checkpoint", "silent-damage"}
+
+
+@needs("accelerate")
+def test_accelerate_takes_the_newest_folder_though_it_is_not_whole(explored):
+    document = explored(SCENARIOS / "accelerate_seedable.py", saves=2)
+    assert "torn-checkpoint" in findings(document, "kill")
+
+
+@pytest.mark.frameworks
+@needs("transformers", "accelerate")
+def test_the_hf_trainer_takes_a_folder_that_is_not_whole(explored):
+    document = explored(SCENARIOS / "hf_trainer.py", saves=2)
+    assert "torn-checkpoint" in findings(document, "kill")
+
+
+@pytest.mark.frameworks
+@needs("lightning")
+def test_lightning_is_torn_where_tmpdir_is_another_filesystem(explored):
+    program = SCENARIOS / "lightning_fit.py"
+    assert findings(explored(program, saves=2), "kill") == set()
+    elsewhere = explored(program, saves=2, tmp_elsewhere=True)
+    assert "torn-checkpoint" in findings(elsewhere, "kill")
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
+def test_the_reference_trainer_holds_under_every_model(tmp_path, ranks):
+    from spotchaos.exploration import explore
+
+    command = ("python", "-m", "spotchaos.training", "--out", "{out}")
+    settings = Settings(
+        command=command,
+        folder=tmp_path,
+        saves=2,
+        power_loss="all",
+        ranks=ranks if ranks > 1 else None,
+    )
+    outcome = explore(settings, lambda event: None)
+    assert outcome.extra["classes"] == []
+    assert str(outcome.verdict) == "held"
