@@ -24,6 +24,7 @@ from spotchaos.settings import NOT_YET, Settings
 
 # The reference trainer, in the interpreter that runs us.
 REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
+REFERENCE_RANKS = 2
 
 
 class Command(click.Command):
@@ -108,6 +109,8 @@ def read_arguments(
     values = {**from_file, **given_values(given)}
     if not program:
         program = REFERENCE
+        # Ranks that we start can be forked; a launcher's own children cannot.
+        values.setdefault("ranks", REFERENCE_RANKS)
     settings = make_settings(
         values, command=program, folder=folder, **listed_findings(folder)
     )
