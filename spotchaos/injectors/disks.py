@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
 from spotchaos.errors import UsageError, closest
+from spotchaos.injectors.storage_faults import STORAGE_FAULTS
 from spotchaos.launch.notify_rules import PAGE, Gate, Rule, rule_for
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, SaveMark, Struck
@@ -59,9 +60,17 @@ class DiskFault:
         """Read `NAME[:N]`, `NAME:N+` or `NAME:last`.
 
         Raises:
-            UsageError: the name or the count is unknown; the hint names the nearest.
+            UsageError: the name or the count is unknown (the hint names the nearest), or
+                it is a fault of an object store.
         """
         name, colon, count = text.partition(":")
+        if name in STORAGE_FAULTS:
+            raise UsageError(
+                f"this release does not play the fault {name!r} to a program",
+                hint=f"`spotchaos s3 --fault {text}` serves it to any client"
+                if name.startswith("s3-")
+                else "faults of the disk are " + ", ".join(DISK_FAULTS),
+            )
         if name not in DISK_FAULTS:
             raise UsageError(
                 f"unknown fault {name!r}",
