@@ -175,6 +175,7 @@ class Exploration(Campaign):
         self._not_visited: list[str] = []
         self._unconfirmed: list[str] = []
         self._seen_cold: dict[str, bool] = {}  # finding -> whether it was seen again
+        self._always: frozenset[str] = frozenset()  # what a clean stop shows as well
         self._never_saves = False
         self._traced = False  # recorded by strace: resumes are not observed
 
@@ -191,6 +192,9 @@ class Exploration(Campaign):
                 + f"; {strace_available()[1]}",
                 hint="`spotchaos run --kill-at save-begin:2` interrupts around a save",
             )
+        if ground.baseline.control is not None:
+            clean = judge_trial(self._strict, ground, ground.baseline.control, Plan(()))
+            self._always = frozenset(f.name for f in clean.findings)
         view = ground.stage.new_view("recorded")
         views = [view]
         try:
@@ -462,7 +466,7 @@ class Exploration(Campaign):
         finding = None
         verdict = judgement.verdict
         if verdict is Verdict.VIOLATED:
-            finding = durability(judgement, attempt, cut)
+            finding = durability(judgement, attempt, cut, always=self._always)
             assert finding is not None  # it is violated
             if not self._settings.counts(finding.name):
                 verdict = Verdict.HELD

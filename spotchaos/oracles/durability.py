@@ -7,14 +7,14 @@ deleted first, the pointer ran ahead, the bytes were torn or never synced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spotchaos.model import Attempt, Finding, Judgement
 
 # What a judgement can say of a resume that got nothing, or too little, from the disk.
 _LOST = ("silent-restart", "stale-resume", "lost-work", "ranks-disagree")
-_FAILED = ("resume-failed", "never-resumes", "hang")
+_FAILED = ("resume-failed", "hang")
 _WRONG = (
     "weights-not-restored",
     "buffers-not-restored",
@@ -46,19 +46,29 @@ class Cut:
     is_pointer: bool = False
 
 
-def durability(judgement: Judgement, resumed: Attempt, cut: Cut) -> Finding | None:
+def durability(
+    judgement: Judgement,
+    resumed: Attempt,
+    cut: Cut,
+    *,
+    always: Collection[str] = (),
+) -> Finding | None:
     """Name what a resume from one crash state shows; None if it held.
 
     Args:
         judgement: of the trial whose last attempt resumed from the state.
         resumed: that attempt.
         cut: the op that made the difference.
+        always: findings that a resume after a clean stop shows as well; the crash is
+            not to blame for them, and they keep their names.
     """
     if not judgement.findings:
         return None
-    first = judgement.findings[0]
-    names = [finding.name for finding in judgement.findings]
-    name = _name(names, resumed, cut)
+    new = [f for f in judgement.findings if f.name not in always]
+    if not new:
+        return judgement.findings[0]
+    first = new[0]
+    name = _name([finding.name for finding in new], resumed, cut)
     if name is None:
         return first
     return replace(

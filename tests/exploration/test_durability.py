@@ -1,0 +1,76 @@
+"""Which durability finding a failed resume is, by the op at which its state was cut."""
+
+import pytest
+
+from spotchaos.model import (
+    Attempt,
+    AttemptTrace,
+    Ended,
+    Finding,
+    Judgement,
+    RankTrace,
+    StepMark,
+    Verdict,
+)
+from spotchaos.oracles.durability import HINTS, Cut, durability
+
+
+def judged(*names):
+    findings = tuple(Finding(name, f"said of {name}") for name in names)
+    verdict = Verdict.VIOLATED if names else Verdict.HELD
+    return Judgement(verdict, findings, (), (), None)
+
+
+def resumed(steps=0):
+    marks = tuple(StepMark(step=n, components={}) for n in range(1, steps + 1))
+    rank = RankTrace(
+        rank=0, states={}, finish=None, steps=marks, saves=(), loads=(), counts={}
+    )
+    trace = AttemptTrace({0: rank}, world_size=1, processes=1, torch_seen=True)
+    return Attempt(2, ("python",), Ended.FAILED, 1, trace, wall_s=1.0)
+
+
+WRITE = Cut("write", "last.pt", where="train.py:7")
+
+
+@pytest.mark.parametrize(
+    ("names", "cut", "steps", "expected"),
+    [
+        (["resume-failed"], WRITE, 0, "torn-checkpoint"),
+        (["resume-failed"], WRITE, 3, "leftover-blocks-save"),
+        (["resume-failed"], Cut("unlink", "last.pt"), 0, "deleted-before-saved"),
+        (["silent-restart"], Cut("unlink", "latest"), 0, "deleted-before-saved"),
+        (["silent-restart"], Cut("rmdir", "saved"), 0, "deleted-before-saved"),
+        (["resume-failed"], Cut("symlink", "latest", is_pointer=True), 0, "pointer-ahead"),
+        (["resume-failed"], Cut("rename", "a", is_power_loss=True), 0, "unsynced-checkpoint"),
+        (["stale-resume"], Cut("rename", "a", is_power_loss=True), 0, "unsynced-checkpoint"),
+        (["weights-not-restored", "diverged"], WRITE, 0, "silent-damage"),
+        (["mixed-steps", "diverged"], WRITE, 0, "mixed-steps"),
+        (["silent-restart"], WRITE, 0, "silent-restart"),
+        (["no-checkpoint"], WRITE, 0, "no-checkpoint"),
+        (["never-resumes"], WRITE, 0, "never-resumes"),
+    ],
+)  # fmt: skip
+def test_the_op_at_the_cut_says_why(names, cut, steps, expected):
+    assert durability(judged(*names), resumed(steps), cut).name == expected
+
+
+def test_a_resume_that_held_has_no_finding():
+    assert durability(judged(), resumed(), WRITE) is None
+
+
+def test_the_finding_points_at_the_line_that_made_the_op():
+    found = durability(judged("resume-failed"), resumed(), WRITE)
+    assert found.where == {"file": "train.py", "line": 7}
+    assert found.hint == HINTS["torn-checkpoint"]
+    assert "killed at write 'last.pt'" in found.message
+
+
+def test_what_a_clean_stop_shows_as_well_is_not_blamed_on_the_crash():
+    said = judged("buffers-not-restored", "diverged")
+    always = {"buffers-not-restored", "diverged"}
+    found = durability(said, resumed(), WRITE, always=always)
+    assert found.name == "buffers-not-restored"
+    said = judged("resume-failed", "buffers-not-restored")
+    found = durability(said, resumed(), WRITE, always=always)
+    assert found.name == "torn-checkpoint"
