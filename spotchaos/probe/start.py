@@ -7,6 +7,7 @@ would find the program's own `spotchaos`, or none.
 from __future__ import annotations
 
 import os
+import threading
 
 from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
@@ -64,7 +65,10 @@ def watch() -> None:
 
 def _write_saved_state(number: int) -> None:
     TRAINING.note_closing()
-    # Where nothing has trained yet there is no state to look up.
+    # While a thread of the program's own saves a copy, the one that trains may be in the
+    # middle of a step; where nothing has trained yet there is no state to look up.
+    if TRAINING.thread not in (None, threading.get_ident()):
+        return
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
         TRAINING.search_again()
         TRAINING.write_sample(TRAINING.sampled(), at="save", n=number)

@@ -7,6 +7,7 @@ step K is the sample of the first forward whose gradients reach step K+1.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.averages import AVERAGES
@@ -34,6 +35,7 @@ class Training:
         # several, the one that closes a round is the one whose steps count.
         self.closings: dict[int, int] = {}
         self.main_used: int | None = None
+        self.thread: int | None = None  # the one that trains
         self._stepped_last: int | None = None
         self.epoch = 0
         self.in_backward = 0
@@ -182,6 +184,7 @@ class Training:
         self._in_closure = False
         self.optimizer_steps[index] = self.optimizer_steps.get(index, 0) + 1
         self._stepped_last = index
+        self.thread = threading.get_ident()
         if has_closure:
             self._consume(optimizer, index)
         if self._is_step(index) or (
