@@ -136,6 +136,18 @@ def attempt_entry(
         found["signal"] = attempt.signal
     if attempt.notice_at_s is not None and settings is not None:
         found["grace_s"] = settings.grace_s
+    if attempt.notice is not None:
+        played = attempt.notice
+        found["notice"] = {
+            "story": played.story,
+            "provider": played.provider,
+            "grace_s": played.grace_s,
+            "time_scale": round(played.time_scale, 3),
+            "reclaimed": played.reclaimed,
+            "asked": played.asked,
+            "asked_after": played.asked_after,
+            "refused": played.refused,
+        }
     if attempt.trouble is not None:
         found["trouble"] = attempt.trouble
     if str(attempt.ended) in ("failed", "hung", "exited") and attempt.output_tail:

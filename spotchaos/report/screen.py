@@ -298,6 +298,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
         for entry in document["notes"]
         if entry["name"] not in told
     ]
+    said += _compressed(document)
     coverage = document["coverage"]
     dropped = coverage.get("not_reached") or 0
     if dropped:
@@ -312,6 +313,25 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     for text in dict.fromkeys(said):
         lines += _labelled("Note: ", text, style="yellow", width=width, most=2)
     return lines
+
+
+def _compressed(document: Mapping[str, Any]) -> list[str]:
+    """Return how fast each notice was played, where it was not in real seconds."""
+    scales: dict[str, list[float]] = {}
+    for trial in document["trials"]:
+        for attempt in trial["attempts"]:
+            played = attempt.get("notice")
+            if played and played["time_scale"] != 1:
+                scales.setdefault(played["story"], []).append(played["time_scale"])
+    said = []
+    for story, found in scales.items():
+        low, high = f"{min(found):.3g}", f"{max(found):.3g}"
+        speed = low if low == high else f"{low} to {high}"
+        said.append(
+            f"the notice {story} was played at {speed} cloud seconds a second, so that"
+            " its deadline fell into the run (--time-scale 1 plays it in real time)"
+        )
+    return said
 
 
 def _note_text(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str:

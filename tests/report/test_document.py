@@ -149,3 +149,28 @@ def test_an_attempt_that_was_told_says_which_window_was_asked_for(outcomes):
     first, second = make_document(outcome)["trials"][0]["attempts"]
     assert first["grace_s"] == 4.0
     assert "grace_s" not in second
+
+
+def test_a_notice_is_in_the_report_and_its_speed_on_the_screen(outcomes):
+    from spotchaos.model import NoticePlayed
+    from spotchaos.report.screen import plain, screen
+
+    trial, said = outcomes.held_pair(1)
+    played = NoticePlayed(
+        story="aws",
+        provider="aws",
+        grace_s=120.0,
+        time_scale=40.0,
+        deadline_at_s=103.6,
+        reclaimed=True,
+        asked=9,
+        asked_after=2,
+    )
+    told = dataclasses.replace(trial.attempts[0], notice_at_s=100.6, notice=played)
+    trial = dataclasses.replace(trial, attempts=(told, trial.attempts[1]))
+    document = make_document(outcomes.make_outcome(said.verdict, [(trial, said)]))
+    schema = resources.files("spotchaos.report").joinpath("schema1.json").read_text()
+    jsonschema.validate(document, json.loads(schema))
+    assert document["trials"][0]["attempts"][0]["notice"]["time_scale"] == 40.0
+    shown = " ".join(plain(screen(document)).split())
+    assert "the notice aws was played at 40 cloud seconds a second" in shown

@@ -39,6 +39,17 @@ def test_the_grace_chart_says_in_words_what_it_shows():
     assert "no save became whole, ended by itself" in drawn
 
 
+def test_the_window_of_a_provider_is_its_own_compressed():
+    trial = told(what="notice", saved=1.75, end="exit")
+    notice = {"story": "aws", "provider": "aws", "grace_s": 120, "time_scale": 30.0}
+    trial["attempts"] = [{"number": 1, "notice": notice}]
+    (window,) = grace.windows([trial])
+    assert (window.length_s, window.scale, window.story) == (4.0, 30.0, "aws")
+    assert "notice of 4.00 s (aws: 120 cloud seconds): saved 0.75 s" in grace.draw(
+        [trial]
+    )
+
+
 def a_class(**changed):
     entry = {
         "finding": "torn-checkpoint",
