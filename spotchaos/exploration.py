@@ -70,6 +70,7 @@ from spotchaos.trial import Stage, run_attempt
 SPOT_CHECK = 0.05
 # Crash points within one recorded resume, and resumes that are recorded.
 MOST_RESUME_POINTS, MOST_RESUMES = 60, 2
+CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")
 RECORDING = FileOrders(keep_data=True, real_fsync=False)
 RESUMING = FileOrders(observe_reads=True)
 
@@ -210,6 +211,7 @@ class Exploration(Campaign):
                 second += self._drawn_in_resume(ground, base, views[-1], number)
             self._resume_all(ground, second)
             self._classify(ground)
+            self._demand_no_conflict()
         except OSError as error:
             raise HarnessError(
                 f"a crash state cannot be put on disk: {error.strerror or error}",
@@ -218,6 +220,14 @@ class Exploration(Campaign):
         finally:
             for one in views:
                 one.close()
+
+    def _demand_no_conflict(self) -> None:
+        if self._memo.conflicts:
+            raise HarnessError(
+                f"{len(self._memo.conflicts)} of {self._memo.checked} spot checks led"
+                " elsewhere than the equal state that was run",
+                hint="run it again with --no-skip",
+            )
 
     def _recorded(self, ground: Groundwork, view: View) -> Recorded:
         self.tell(PhaseStarted("recorded run"))
@@ -516,11 +526,22 @@ class Exploration(Campaign):
         finding = result.finding or self._results[simplest].finding
         assert finding is not None  # it is what makes the class
         shown = replace(result.trial, number=index)
-        verdict = result.verdict if confirmed else Verdict.UNKNOWN
-        judged = replace(result.judgement, verdict=verdict, findings=(finding,))
-        self.done.append((shown, judged))
+        judged = replace(
+            result.judgement,
+            verdict=result.verdict,
+            findings=(finding,),
+            notes=(*result.judgement.notes, CONFIRMED),
+        )
         if not confirmed:
             self._unconfirmed.append(finding.name)
+            doubt = f"a forked process showed {finding.name}, a fresh one did not"
+            judged = replace(
+                judged,
+                verdict=Verdict.UNKNOWN,
+                findings=(Finding("not-repeatable", doubt),),
+                notes=result.judgement.notes,
+            )
+        self.done.append((shown, judged))
         self._classes.append(
             {
                 "finding": finding.name,
@@ -648,25 +669,14 @@ class Exploration(Campaign):
                 if r.finding is None or r.finding.name in names
             ]
             found.append(Verdict.UNKNOWN)
-        if self._memo.conflicts:
-            found.append(Verdict.UNKNOWN)
         return found
 
     def late_notes(self) -> list[Note]:
-        notes = []
-        if self._unconfirmed:
-            names = ", ".join(dict.fromkeys(self._unconfirmed))
-            notes.append(
-                Note("not-confirmed", f"not seen again in a fresh process: {names}")
-            )
-        if self._memo.conflicts:
-            notes.append(
-                Note(
-                    "spot-check-differs",
-                    "states that answer a resume alike led to different results",
-                )
-            )
-        return notes
+        if self._never_saves:
+            return [
+                Note("no-save-explored", "the recorded run saved nothing to explore")
+            ]
+        return []
 
 
 # --- pure parts -----------------------------------------------------------------------
