@@ -127,9 +127,9 @@ for step in range(load(), TOTAL):
         PAUSE.wait(0.1)
     if (step + 1) % SAVE_EVERY == 0 and not ("rare" in HABITS and step > 12):
         save(step + 1)
-    if "polls" in HABITS and told(NOTICE):
+    if "polls" in HABITS and step % 2 and told(NOTICE):
         stopped.append("notice")
-    if "heeds-advice" in HABITS and told(ADVICE):
+    if "heeds-advice" in HABITS and step % 2 and told(ADVICE):
         stopped.append("advice")
     if stopped:
         save(step + 1)
