@@ -69,6 +69,9 @@ class ScenarioItem(pytest.Item):
         self.scenario = scenario
         if scenario.slow:
             self.add_marker(pytest.mark.slow)
+        if self.config.pluginmanager.hasplugin("timeout"):
+            # A campaign bounds each of its phases, and a loaded machine is no failure.
+            self.add_marker(pytest.mark.timeout(0))
 
     def runtest(self) -> None:
         scenario = self.scenario

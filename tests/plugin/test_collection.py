@@ -71,7 +71,9 @@ BAD = [
     pytest.param(
         CLAIM.replace('"held"', '"hold"'), "*bad.toml, line 5: *'hold'*", id="verdict"
     ),
-    pytest.param(CLAIM.split("\n[")[0] + "\n", "*no [[]expect[]] table*", id="no-expectation"),
+    pytest.param(
+        CLAIM.split("\n[")[0] + "\n", "*no [[]expect[]] table*", id="no-expectation"
+    ),
     pytest.param(
         "specimen = 'forgets_rgn'\n" + CLAIM,
         "*bad.toml, line 1: there is no specimen 'forgets_rgn'*",

@@ -24,7 +24,6 @@ WITHOUT = {
     "error-destroyed-checkpoint",
     "leftover-blocks-save",
     "leftovers",
-    "notice-ignored",
     "stopped-for-advice",
     "torn-snapshot",
     "peer-hang",
@@ -36,13 +35,9 @@ WITHOUT = {
 
 # One of each group of judges, for every run of the tests; the rest are slow.
 QUICK = {
-    "diverged",
-    "new_permutation",
     "no_checkpoint",
     "optimizer_not_restored",
-    "rng_not_restored",
     "rule_fetches_ahead",
-    "rule_warm_up",
     "stale_resume",
     "vacuous",
 }

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 2, 15, 8, 5
+EPOCHS, PER_EPOCH, BATCH, SAVE_EVERY = 3, 15, 8, 5
 LAST = "checkpoints/last.pt"
 
 torch.manual_seed(0)
