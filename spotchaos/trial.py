@@ -333,7 +333,9 @@ def run_attempt(
             )
             course.follow()
             attempt = _record(running, course, number, command, warm=warm is not None)
-            if oplog is not None or rules:
+            was_ended = attempt.ended in (Ended.RECLAIMED, Ended.HUNG)
+            if (oplog is not None or rules) and not was_ended:
+                # Of a reclaimed machine the supervisor went with the program.
                 _await_log(running, stage.clock)
             if oplog is not None:
                 oplog(running.oplog)
