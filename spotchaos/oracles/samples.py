@@ -131,7 +131,7 @@ def ledger(case: Case) -> dict[str, Any]:
 def _compare(case: Case, link: Link) -> tuple[int, int]:
     """Count samples repeated and skipped in the epochs that one attempt trained on."""
     assert link.joined is not None
-    course: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
+    whole: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
     for rank, view in link.views.items():
         shift = epoch_shift(view.line, view.trace, view.joined)
         own = {
@@ -143,10 +143,16 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
         }
         before = _numbered(view.line.steps)
         kept = {s: entry for s, entry in before.items() if s <= view.joined}
-        # What lies beyond the horizon is a wrong count of steps, not of samples.
-        course[rank] = {s: e for s, e in {**kept, **own}.items() if s <= case.horizon}
+        whole[rank] = {**kept, **own}
+    # What lies beyond the horizon is a wrong count of steps: it repeats nothing, but what
+    # is trained on there was not left out.
+    course = {
+        rank: {s: e for s, e in steps.items() if s <= case.horizon}
+        for rank, steps in whole.items()
+    }
     expected = _tally(_course_of_line(case))
     found = _tally(_as_in_line(case, course))
+    in_all = _tally(_as_in_line(case, whole))
     touched = {
         epoch for c in course.values() for s, (epoch, _) in c.items() if s > link.joined
     }
@@ -157,7 +163,8 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
         if epoch not in expected:
             continue
         over = ended or (epoch is not None and last is not None and epoch < last)
-        more, less = _difference(expected, found, epoch, ended=over)
+        more, _ = _difference(expected, found, epoch, ended=over)
+        _, less = _difference(expected, in_all, epoch, ended=over)
         repeated, skipped = repeated + more, skipped + less
     return repeated, skipped
 
