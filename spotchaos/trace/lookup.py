@@ -262,6 +262,10 @@ def join(
         {s for s, score in each.items() if score[0] == max(v[0] for v in each.values())}
         for each in map(known.__getitem__, placed)
     ]
+    # A rank that is only found at steps that nobody had reached was found by chance (a
+    # plateau that leads to the end): it follows the others.
+    possible = [steps for steps in best if reached is None or min(steps) <= reached]
+    best = possible or best
     shared = set.intersection(*best)
     if shared:
         step = max(shared, key=lambda s: order(s, known.keys()))
