@@ -101,7 +101,12 @@ def lay(
         zygote=zygote,
         clock=clock,
     )
-    return _Builder(stage, tell).build()
+    builder = _Builder(stage, tell)
+    try:
+        return builder.build()
+    except BaseException:
+        builder.end_zygote(but=zygote)
+        raise
 
 
 class _Builder:
@@ -111,6 +116,12 @@ class _Builder:
         self._notes: list[Note] = []
         self._cpu_s = 0.0
         self._log: oplog.OpLog | None = None
+
+    def end_zygote(self, *, but: Zygote | None) -> None:
+        """End the zygote that was raised here, if nobody will come to own it."""
+        zygote = self._stage.zygote
+        if zygote is not None and zygote is not but:
+            zygote.close()
 
     def build(self) -> Groundwork:
         first, view = self._first_run()
