@@ -132,10 +132,15 @@ def supervisor_available() -> tuple[bool, str]:
             os.replace(os.path.join(target, "a"), os.path.join(target, "b"))
             return 0
 
+        # Ctrl-C waits until it is over: it is for us, and the two forked here would tell
+        # of it in tracebacks.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             status = run_supervised(program, Options(roots=(target,), oplog=log))
         except OSError as error:
             return False, str(error.strerror or error)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with open(log, "rb") as file:
             kinds = [json.loads(line)["op"] for line in file]
     if status or not {"creat", "write", "rename"} <= set(kinds):
