@@ -13,16 +13,26 @@ import random
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from spotchaos.baseline import Groundwork
 from spotchaos.campaign import Campaign, judge_trial
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.crash_classes import (
+    Case,
+    Result,
+    Resumed,
+    class_entry,
+    groups,
+    plan_of,
+    simplicity,
+    strength,
+    went,
+)
 from spotchaos.errors import HarnessError, PlanError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
-from spotchaos.findings import PROMISES
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.strace import strace_available
 from spotchaos.launch.view import View
@@ -30,12 +40,11 @@ from spotchaos.model import (
     Attempt,
     Ended,
     Finding,
-    Judgement,
     Note,
     Trial,
     Verdict,
 )
-from spotchaos.oracles.durability import Cut, durability, place_of
+from spotchaos.oracles.durability import durability
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import (
     Bounds,
@@ -45,7 +54,7 @@ from spotchaos.persistence.crash_states import (
     distinct,
     enumerate_states,
 )
-from spotchaos.persistence.history import History, Layout
+from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
 from spotchaos.persistence.rank_cuts import early_tokens
@@ -105,43 +114,6 @@ def replay(
         raise PlanError(f"{plan!r} names no crash state of a recording")
     only = found[0], StateToken.parse(found[1])
     return Exploration(settings, listener, clock or SystemClock(), only=only).run()
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One crash state to resume from, and the recording that it is of."""
-
-    record: Recorded
-    writer: Materialiser
-    state: CrashState
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A resume from one crash state; those that are equal went the same way."""
-
-    attempt: Attempt = field(compare=False)
-    went: tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of one state."""
-
-    token: StateToken  # of the equal states, the one whose crash shows most
-    verdict: Verdict
-    trial: Trial
-    judgement: Judgement
-    finding: Finding | None  # the one that says it best
-    cut: Cut
-    was_run: bool
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What the states of one class share."""
-        place = None if self.finding is None else _place_of(self.trial.attempts[-1])
-        name = None if self.finding is None else self.finding.name
-        return name, place, self.cut.kind, self.cut.is_power_loss
 
 
 class Exploration(Campaign):
@@ -404,7 +376,7 @@ class Exploration(Campaign):
         attempt, asked = self._resume_once(ground.stage, case, name, files=files)
         if files is not None:
             with self._lock_memo:
-                self._memo.add(history, layout, asked, Resumed(attempt, _went(attempt)))
+                self._memo.add(history, layout, asked, Resumed(attempt, went(attempt)))
         self._results[number] = self._judge_state(ground, case, attempt, was_run=True)
         self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
@@ -466,7 +438,7 @@ class Exploration(Campaign):
         attempt = replace(attempt, number=len(before) + 1)
         trial = Trial(
             number=0,
-            plan=_plan(case.record, token),
+            plan=plan_of(case.record, token),
             attempts=(*before, attempt),
             wall_s=attempt.wall_s,
             path=attempt.path,
@@ -502,25 +474,17 @@ class Exploration(Campaign):
     # --- what came of it ---
 
     def _classify(self, ground: Groundwork) -> None:
-        groups: dict[tuple[object, ...], list[int]] = {}
-        for number, result in sorted(self._results.items()):
-            if result.finding is not None:
-                groups.setdefault(result.kind, []).append(number)
-        for index, numbers in enumerate(
-            sorted(groups.values(), key=lambda n: min(map(self._simplicity, n))), 1
-        ):
+        for index, numbers in enumerate(groups(self._cases, self._results), 1):
             self._add_class(ground, index, numbers)
         if not self.done:
             self._show_one_that_held()
 
-    def _simplicity(self, number: int) -> tuple[int, object]:
-        earlier = self._cases[number].record.earlier
-        return len(earlier), self._results[number].token.simplicity
-
     def _add_class(
         self, ground: Groundwork, index: int, members: Sequence[int]
     ) -> None:
-        simplest = min(members, key=self._simplicity)
+        simplest = min(
+            members, key=lambda n: simplicity(self._cases[n], self._results[n])
+        )
         case, result = self._cases[simplest], self._results[simplest]
         result, confirmed = self._seen_again(ground, index, case, result)
         finding = result.finding or self._results[simplest].finding
@@ -543,22 +507,14 @@ class Exploration(Campaign):
             )
         self.done.append((shown, judged))
         self._classes.append(
-            {
-                "finding": finding.name,
-                "severity": "power loss" if result.cut.is_power_loss else "kill",
-                "states": len(members),
-                "state": str(result.token),
-                "model": result.token.model.name,
-                "during_resume": bool(case.record.earlier),
-                "confirmed": confirmed,
-                "trial": index,
-                "operation": _operation(result.cut),
-                "where": place_of(result.cut.where),
-                "message": finding.message,
-                "hint": finding.hint,
-                "on_disk": self._difference(simplest),
-                "tokens": [str(self._results[n].token) for n in members[:20]],
-            }
+            class_entry(
+                self._cases,
+                self._results,
+                [simplest, *(n for n in members if n != simplest)],
+                shown=result,
+                trial=index,
+                confirmed=confirmed,
+            )
         )
         self.tell(TrialDone(shown, judged))
 
@@ -587,41 +543,13 @@ class Exploration(Campaign):
     def _show_one_that_held(self) -> None:
         """Let the report show one resume, that which keeps the weakest promise."""
         held = [
-            (_strength(result.judgement), number)
+            (strength(result.judgement), number)
             for number, result in self._results.items()
             if result.verdict is Verdict.HELD and result.was_run
         ]
         if held:
             result = self._results[min(held)[1]]
             self.done.append((replace(result.trial, number=1), result.judgement))
-
-    def _difference(self, number: int) -> list[str]:
-        """Return what is on disk against the nearest earlier kill state that works."""
-        case = self._cases[number]
-        near: CrashState | None = None
-        for other, result in self._results.items():
-            candidate = self._cases[other]
-            token = candidate.state.token
-            if (
-                result.verdict is Verdict.HELD
-                and candidate.record is case.record
-                and token.letter == "K"
-                and not token.early
-                and token.number <= case.state.token.number
-                and (near is None or token.number >= near.token.number)
-            ):
-                near = candidate.state
-        if near is None:
-            return []
-        lines = [f"against {near.token}, which works:"]
-        ours, theirs = case.state.layout, near.layout
-        history = case.record.history
-        for path in sorted(set(ours.things) | set(theirs.things)):
-            mine = _described(history, ours, path)
-            its = _described(history, theirs, path)
-            if mine != its:
-                lines.append(f"{path.partition('/')[2]}: {mine} (works with: {its})")
-        return lines[:12]
 
     def coverage(self) -> dict[str, object]:
         found = super().coverage()
@@ -682,63 +610,11 @@ class Exploration(Campaign):
 # --- pure parts -----------------------------------------------------------------------
 
 
-def _plan(record: Recorded, token: StateToken) -> str:
-    """Return what a token of this state carries out: real kills where they can be."""
-    plan = record.plan_of(token)
-    if plan is not None:
-        return plan
-    return f"{oplog.digest(record.history.log)}/{token}"
-
-
-def _went(attempt: Attempt) -> tuple[object, ...]:
-    """Return how an attempt went, as far as equal states must lead to it."""
-    ranks = tuple(
-        (
-            number,
-            rank.completed,
-            None if rank.exception is None else rank.exception.type,
-            None if rank.finish is None else rank.finish.components.get("weights"),
-        )
-        for number, rank in sorted(attempt.trace.ranks.items())
-    )
-    return attempt.ended, attempt.exit_code, ranks
-
-
-def _place_of(attempt: Attempt) -> tuple[str, str | None, int | None] | None:
-    """Return type and place of the exception that ended an attempt."""
-    for rank in attempt.trace.ranks.values():
-        if rank.exception is not None:
-            return rank.exception.type, rank.exception.file, rank.exception.line
-    return None
-
-
 def _saves_before(case: Case) -> list[Any]:
     cut = case.record.cut(case.state.token.number)[-1]
     return [save for rank in cut.trace.ranks.values() for save in rank.saves]
 
 
-def _strength(judgement: Judgement) -> int:
-    return (
-        -1 if judgement.holds_up_to is None else PROMISES.index(judgement.holds_up_to)
-    )
-
-
 def _models(power_loss: str | None) -> list[PersistenceModel]:
     more = {None: [], "ext4": [EXT4], "posix": [POSIX], "all": [EXT4, POSIX]}
     return [KILL, *more[power_loss]]
-
-
-def _operation(cut: Cut) -> str | None:
-    if cut.kind is None:
-        return None
-    return f"{cut.kind} {cut.path or ''}" + (f" -> {cut.to}" if cut.to else "")
-
-
-def _described(history: History, layout: Layout, path: str) -> str:
-    thing = layout.things.get(path)
-    if thing is None:
-        return "not there"
-    if thing.content is not None:
-        digest = history.digest(thing.content)[:6]
-        return f"{thing.content.size} bytes ({digest})"
-    return f"{thing.kind} to {thing.target}" if thing.target else str(thing.kind)
