@@ -241,7 +241,7 @@ FAILING = {
 def test_a_program_that_cannot_be_judged_is_unknown_and_says_why(place, name):
     source, command, said = FAILING[name]
     place.write(source)
-    limit = ["--timeout", "5"] if name == "never-ends" else []
+    limit = ["--timeout", "20"] if name == "never-ends" else []
     result = place.spotchaos(
         "run", *limit, "--json", f"{place.beside}/r.json", "--", *command
     )
