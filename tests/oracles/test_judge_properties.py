@@ -453,7 +453,8 @@ def test_a_perfect_resume_is_held_with_states_at_saves_alone(data):
 @QUICK
 @given(st.data())
 def test_a_lost_optimizer_is_named_with_states_at_saves_alone(data):
-    program = data.draw(programs(momentum=True, warmup=0))
+    # Where weights stand still and not every step has a state, nothing tells the step.
+    program = data.draw(programs(momentum=True, warmup=0, plateau=()))
     stop, joined = _plan(data, program)
     judgement = _judge_sparse(program, stop, Flaw(lost=frozenset({"optimizer"})))
     _only(judgement, "optimizer-not-restored", "optimizer", joined)
