@@ -56,6 +56,7 @@ class Lines:
         self._map: mmap.mmap | None = None
         self._entries = 0
         self._names: dict[str, bytes | None] = {}
+        self._newest: tuple[bytes, int] | None = None
         self._hooked = False
 
     def begin(self, path: str) -> None:
@@ -87,12 +88,17 @@ class Lines:
         while frame is not None:
             name = self._name(frame.f_code.co_filename)
             if name is not None:
-                tid = threading.get_native_id()
-                at = _START + (tid % self._entries) * _PLACE
-                table[at + 16 : at + 16 + len(name)] = name
-                _THREAD.pack_into(table, at, tid, frame.f_lineno, len(name))
-                return
+                self._newest = (name, frame.f_lineno)
+                break
             frame = frame.f_back
+        if self._newest is None:
+            return
+        # A library's own thread works for the line that was noted last.
+        name, line = self._newest
+        tid = threading.get_native_id()
+        at = _START + (tid % self._entries) * _PLACE
+        table[at + 16 : at + 16 + len(name)] = name
+        _THREAD.pack_into(table, at, tid, line, len(name))
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS:

@@ -63,6 +63,20 @@ def test_the_innermost_line_of_the_program_is_noted(tmp_path, table, call):
     assert frames.FrameTable(str(table)).where(tid) == "train.py:3"
 
 
+def test_a_thread_of_a_library_works_for_the_line_that_started_it(tmp_path, table):
+    text = (
+        "import concurrent.futures as f, shutil, os\n"
+        "with f.ThreadPoolExecutor(1) as pool:\n"
+        "    os.mkdir('b'); done = pool.submit(shutil.copy, 'train.py', 'c')\n"
+        "    tid = pool.submit(__import__('threading').get_native_id).result()\n"
+        "from pathlib import Path\n"
+        "(Path('tid')).write_text(str(tid))"
+    )
+    run(tmp_path, text, table)
+    tid = int((tmp_path / "tid").read_text())
+    assert frames.FrameTable(str(table)).where(tid) == "train.py:3"
+
+
 def test_reading_is_not_noted(tmp_path, table):
     tid = run(tmp_path, "import os\nopen('train.py').close()", table)
     assert frames.FrameTable(str(table)).where(tid) is None

@@ -34,7 +34,8 @@ def save(state, step):
         save_file({**state, "step": torch.tensor(step)}, OUT / "model.safetensors")
         return
     folder = OUT / "saved" if HOW == "one_folder" else OUT / f"step_{step:03d}"
-    writer = dcp.FileSystemWriter(folder, thread_count=2)
+    # A file for each tensor, so that a kill between two of them leaves both steps.
+    writer = dcp.FileSystemWriter(folder, single_file_per_rank=HOW != "one_folder")
     dcp.save({**state, "step": torch.tensor(step)}, storage_writer=writer)
 
 
