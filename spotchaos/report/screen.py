@@ -19,6 +19,7 @@ WIDTH = 88
 MOST_FINDINGS = 4
 MOST_COMPONENTS = 10
 MOST_QUOTED = 12
+MOST_QUOTED_LINES = 3  # of the screen, for one line of the program
 
 Span = tuple[str, str]  # text, style of rich
 Line = list[Span]
@@ -89,7 +90,21 @@ def _trouble(text: str, *, width: int) -> list[Line]:
     sentence, *quoted = text.strip().split("\n")
     lines = _wrapped(sentence, indent=2, width=width)
     kept = [line.rstrip() for line in quoted if line.strip()][-MOST_QUOTED:]
-    return lines + [[(f"    | {line.expandtabs()}"[:width], "dim")] for line in kept]
+    return lines + [each for line in kept for each in _quoted(line, width=width)]
+
+
+def _quoted(line: str, *, width: int) -> list[Line]:
+    """Return a line of the program's own: what it names often stands at its end."""
+    wrapped = textwrap.wrap(
+        line.expandtabs(),
+        width=width,
+        initial_indent="    | ",
+        subsequent_indent="    |   ",
+        max_lines=MOST_QUOTED_LINES,
+        placeholder=" ...",
+        replace_whitespace=False,
+    )
+    return [[(each, "dim")] for each in wrapped]
 
 
 def _what_held(document: Mapping[str, Any]) -> str:

@@ -74,6 +74,16 @@ def test_the_last_lines_of_a_program_that_failed_stand_on_lines_of_their_own(out
     assert "status 1; its last lines:\n    |   File t.py\n    | KeyError: 'x'\n" in text
 
 
+def test_a_long_line_of_a_program_keeps_its_end(outcomes):
+    said = f'it hangs at:\n  File "/{"folder/" * 20}train.py", line 4\n{"x" * 900}'
+    outcome = outcomes.make_outcome(Verdict.UNKNOWN, baseline=None, trouble=said)
+    lines = plain(screen(make_document(outcome))).splitlines()
+    quoted = [line.strip("| ") for line in lines if line.startswith("    |")]
+    assert '/train.py",line4' in "".join(quoted).replace(" ", "")
+    assert sum("xxx" in line for line in quoted) <= 3
+    assert max(map(len, lines)) <= 88
+
+
 def test_ranks_that_disagree_have_a_column_each(outcomes):
     resume = outcomes.make_resume()
     other = {**resume.restored[0], "weights": 5}
