@@ -108,6 +108,8 @@ class Campaign:
         self._jobs = settings.jobs or 1
         self._skipper: Skipper | None = None
         self._shown_fresh: set[str] = set()
+        self._refuted: set[str] = set()  # by fresh processes
+        self._skips = True
         self._zygote_lost: str | None = None
         self._not_run: list[Plan] = []
 
@@ -189,6 +191,7 @@ class Campaign:
         )
         try:
             self._run_trials(ground)
+            self._doubt_refuted()
         finally:
             if view is not None:
                 view.close()
@@ -288,7 +291,7 @@ class Campaign:
         self, ground: Groundwork, plan: Plan, number: int
     ) -> tuple[Trial, Judgement]:
         """Carry out and judge one plan, by what is known already where that is sound."""
-        skipper = self._skipper
+        skipper = self._skipper if self._skips else None
         moment = None if skipper is None else skipper.moment(plan)
         if skipper is None or moment is None:
             trial = self._run_plan(ground, plan, number)
@@ -305,7 +308,7 @@ class Campaign:
         said = judge_trial(self._settings, ground, real, plan)
         if _names(said) == _names(judgement):
             return real, said
-        self._skipper = None
+        self._skips = False
         return real, _doubted(
             said, f"built from a recorded run it showed {sorted(_names(judgement))}"
         )
@@ -340,9 +343,21 @@ class Campaign:
             message = f"a fresh process showed {', '.join(sorted(new))} as well"
             note = Note("confirmed-cold", message)
             return replace(judgement, notes=(*judgement.notes, note))
+        self._skips = False
+        self._refuted |= new - _names(said)
         return _doubted(
             judgement, f"in fresh processes it showed {sorted(_names(said))}"
         )
+
+    def _doubt_refuted(self) -> None:
+        """Let no trial be convicted of what fresh processes did not show elsewhere."""
+        for index, (trial, judgement) in enumerate(self.done):
+            names = _names(judgement) & self._refuted
+            if names and judgement.verdict is Verdict.VIOLATED and trial.path == "warm":
+                doubted = _doubted(
+                    judgement, "another trial was refuted when run fresh"
+                )
+                self.done[index] = trial, doubted
 
     def _is_too_late_for_a_trial(self) -> bool:
         """Tell whether a trial as long as the longest so far would pass the budget."""

@@ -240,7 +240,9 @@ def _recorded(ground: Groundwork, view: View) -> Recorded | None:
     for name, target in (("0", stage.program.folder), ("1", view.out)):
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(target)
-    history = History(without_untouched(log), start_folder=folder)
+    # What no op concerns is in every state: it is neither put into a view nor hidden.
+    log = without_untouched(log)
+    history = History(log, start_folder=folder)
     own = frozenset(entry.path for entry in log.start if entry.path)
     return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
 

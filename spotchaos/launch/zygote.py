@@ -6,6 +6,7 @@ script. Whatever it cannot serve, or does not serve faithfully, takes the cold p
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -325,13 +326,10 @@ class Zygote:
         self.gone = self.gone or "the zygote was ended"
         self._connection.close()
         if self._process.poll() is None:
-            # One that was stopped sees its connection close only when it goes on.
-            self._process.send_signal(signal.SIGCONT)
-        try:
-            self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(5)
+            # Its attempts have sessions of their own; what imports started has not.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 @dataclass(slots=True)

@@ -44,7 +44,10 @@ def main(connection: socket.socket) -> None:
     inside = _load(begin["inside"])
     _forget_own_folder()
     warm = _probe(begin["package"])
+    before = dict(os.environ)
     failed = _preload(begin["modules"])
+    # Variables that imports set, which an import that is done already sets no more.
+    changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
     reason = _unfit()
     gc.collect()
     gc.freeze()
@@ -65,7 +68,7 @@ def main(connection: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            request = {**json.loads(content), "streams": streams}
+            request = {**json.loads(content), "streams": streams, "changed": changed}
             _carry_out(inside, warm, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -127,6 +130,11 @@ def _unfit() -> str | None:
     if threading.active_count() > 1:
         names = ", ".join(thread.name for thread in threading.enumerate()[1:4])
         return f"imports started threads: {names}"
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return "imports started processes"
+    except ChildProcessError:
+        pass
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "imports initialised CUDA, which no fork survives"
@@ -150,7 +158,9 @@ def _carry_out(
         started = request["started"]
 
         def body(environment: dict[str, str]) -> None:
-            _become(started, environment, warm, request["streams"])
+            _become(
+                started, {**request["changed"], **environment}, warm, request["streams"]
+            )
 
         status = inside.main(spec, body=body)
     finally:

@@ -1,0 +1,186 @@
+"""An entry of the cache holds while nothing that a run reads has changed."""
+
+import dataclasses
+import os
+import pickle
+
+import pytest
+
+from spotchaos import cache
+from spotchaos.settings import Settings
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text("step = 1\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "rows.csv").write_text("1,2\n")
+    packages = tmp_path / "env" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "torch.py").write_text("")
+    (tmp_path / "elsewhere.py").write_text("")
+    (tmp_path / "elsewhere.csv").write_text("")
+    return tmp_path
+
+
+def settings(place, **given):
+    return Settings(command=("python", "train.py"), folder=place / "work", **given)
+
+
+def rank_of(place):
+    @dataclasses.dataclass
+    class Load:
+        path: str
+
+    @dataclasses.dataclass
+    class Rank:
+        modules: tuple
+        loads: tuple
+
+    return Rank(
+        modules=(
+            ("torch", str(place / "env" / "site-packages" / "torch.py")),
+            ("elsewhere", str(place / "elsewhere.py")),
+            ("sys", ""),
+        ),
+        loads=(Load(str(place / "elsewhere.csv")), Load("data/rows.csv")),
+    )
+
+
+def stamps(place):
+    return cache._stamps(settings(place), rank_of(place))
+
+
+def test_nothing_changed_leaves_the_stamps_equal(place):
+    assert stamps(place) == stamps(place)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "work/train.py",
+        "work/data/rows.csv",
+        "elsewhere.py",
+        "elsewhere.csv",
+        "env/site-packages/torch.py",
+    ],
+)
+def test_a_file_that_a_run_reads_invalidates(place, path):
+    before = stamps(place)
+    (place / path).write_text("something else\n")
+    assert stamps(place) != before
+
+
+def test_a_file_of_equal_size_and_other_time_invalidates(place):
+    before = stamps(place)
+    status = (place / "work" / "train.py").stat()
+    later = (status.st_atime_ns, status.st_mtime_ns + 1)
+    os.utime(place / "work" / "train.py", ns=later)
+    assert stamps(place) != before
+
+
+def test_a_new_file_beside_the_program_invalidates(place):
+    before = stamps(place)
+    (place / "work" / "last.pt").write_text("")
+    assert stamps(place) != before
+
+
+def test_a_new_package_invalidates(place):
+    before = stamps(place)
+    folder = place / "env" / "site-packages"
+    (folder / "other-1.0.dist-info").mkdir()
+    later = folder.stat().st_mtime_ns + 1_000_000
+    os.utime(folder, ns=(later, later))
+    assert stamps(place) != before
+
+
+def test_compiled_files_change_nothing(place):
+    before = stamps(place)
+    (place / "work" / "__pycache__").mkdir()
+    (place / "work" / "__pycache__" / "train.pyc").write_text("")
+    assert stamps(place) == before
+
+
+def test_a_folder_of_very_many_files_is_not_kept(place, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_ENTRIES", 1)
+    assert stamps(place) is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"threads": 2},
+        {"seed_program": 3},
+        {"deterministic": True},
+        {"ranks": 2},
+        {"fingerprint": "saves"},
+        {"keep_existing": True},
+        {"environment": {"A": "1"}},
+        {"resume_cmd": ("python", "resume.py")},
+        {"warm": False},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_settings_of_runs_have_entries_of_their_own(place, given):
+    assert cache._path(settings(place, **given)) != cache._path(settings(place))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"trials": 9}, {"seed": 4}, {"promise": "state"}, {"jobs": 2}, {"no_skip": True}],
+    ids=lambda given: next(iter(given)),
+)
+def test_settings_of_trials_share_an_entry(place, given):
+    assert cache._path(settings(place, **given)) == cache._path(settings(place))
+
+
+def test_the_environment_counts_but_for_what_shells_make_of_it(place, monkeypatch):
+    before = cache._path(settings(place))
+    monkeypatch.setenv("OLDPWD", "/somewhere")
+    assert cache._path(settings(place)) == before
+    monkeypatch.setenv("BATCH_SIZE", "8")
+    assert cache._path(settings(place)) != before
+
+
+def entry():
+    return cache.Entry(frozenset(), {}, {"notes": ()}, ())
+
+
+def test_an_entry_is_read_as_it_was_written(place):
+    path = cache._path(settings(place))
+    cache._write(path, pickle.dumps(entry()))
+    assert cache._read(path) == entry()
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"damaged", pickle.dumps([1])])
+def test_a_damaged_entry_is_none(place, content):
+    path = cache._path(settings(place))
+    cache._write(path, content)
+    assert cache._read(path) is None
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_an_entry_that_others_may_write_is_none(place, what):
+    path = cache._path(settings(place))
+    cache._write(path, pickle.dumps(entry()))
+    (path if what == "file" else path.parent).chmod(0o777)
+    assert cache._read(path) is None
+
+
+def test_only_the_newest_entries_are_kept(place, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_KEPT", 2)
+    for number in range(4):
+        path = cache.folder() / f"{number}.pickle"
+        cache._write(path, pickle.dumps(entry()))
+        os.utime(path, (number, number))
+    assert sorted(p.name for p in cache.folder().iterdir()) == ["2.pickle", "3.pickle"]
+
+
+@pytest.mark.parametrize("given", [{"no_cache": True}, {"allow_network": True}])
+def test_nothing_is_kept_of_runs_that_say_nothing_of_others(place, given):
+    assert cache.may_keep(settings(place))
+    assert not cache.may_keep(settings(place, **given))

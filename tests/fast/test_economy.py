@@ -1,0 +1,147 @@
+"""What is run, in which order and how often, is decided without running anything."""
+
+import types
+
+import pytest
+
+from spotchaos import campaign
+from spotchaos.campaign import jobs_for, most_telling_first
+from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
+from spotchaos.plan import KillPoint, Landscape, Plan, draw, edges
+from spotchaos.settings import Settings
+from spotchaos.skipping import Skipper, is_candidate, may_skip, moment_of
+
+LAND = Landscape(horizon=40, counts={"forward": 40}, saves=[(10, 1), (20, 2), (30, 3)])
+
+
+def settings(tmp_path, **given):
+    return Settings(command=("true",), folder=tmp_path, **given)
+
+
+def ground(world_size=1, threads=1, **given):
+    return types.SimpleNamespace(
+        baseline=types.SimpleNamespace(world_size=world_size),
+        stage=types.SimpleNamespace(settings=types.SimpleNamespace(threads=threads)),
+        **given,
+    )
+
+
+def attempt_of(steps, sites=()):
+    rank = RankTrace(
+        rank=0,
+        states={},
+        finish=None,
+        steps=tuple(StepMark(n, {}, t_s=float(n)) for n in range(1, steps + 1)),
+        saves=(),
+        loads=(),
+        counts={},
+        sites=sites,
+    )
+    return Attempt(
+        number=1,
+        command=("true",),
+        ended=Ended.FINISHED,
+        exit_code=0,
+        trace=AttemptTrace({0: rank}, 1, 1, torch_seen=True),
+        wall_s=1.0,
+    )
+
+
+def test_named_plans_come_first_then_edges_then_new_kinds():
+    named = Plan.parse("step-end:7")
+    plans = [*draw(3, trials=20, land=LAND), *edges(LAND), named]
+    ordered = most_telling_first(list(enumerate(plans, 1)), LAND)
+    assert sorted(ordered) == sorted(enumerate(plans, 1), key=lambda p: p[0])
+    assert ordered[0][1] == named
+    firsts = {plan.points[0] for plan in edges(LAND) if plan.points}
+    is_edge = [p.after_finish or p.points[0] in firsts for _, p in ordered[1:]]
+    assert is_edge == sorted(is_edge, reverse=True)
+    assert any(is_edge)
+    assert not all(is_edge)
+
+
+def test_order_of_plans_depends_on_nothing_else():
+    plans = list(enumerate(draw(5, trials=30, land=LAND), 1))
+    assert most_telling_first(plans, LAND) == most_telling_first(plans, LAND)
+
+
+@pytest.mark.parametrize(
+    ("cores", "free_gb", "world_size", "threads", "expected"),
+    [
+        (8, 64, 1, 1, 8),
+        (8, 64, 2, 1, 4),
+        (8, 64, 1, 4, 2),
+        (8, 1, 1, 1, 2),
+        (2, 0, 4, 1, 1),
+    ],
+    ids=[
+        "cores",
+        "ranks share them",
+        "threads share them",
+        "memory bounds",
+        "never none",
+    ],
+)
+def test_jobs_are_bounded_by(
+    monkeypatch, cores, free_gb, world_size, threads, expected
+):
+    import psutil
+
+    memory = types.SimpleNamespace(available=free_gb << 30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(campaign.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    assert jobs_for(ground(world_size, threads)) == expected
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"no_skip": True},
+        {"signal": "TERM"},
+        {"to": "leader"},
+        {"halt": "run"},
+        {"allow_network": True},
+        {"lose": "machine"},
+        {"fault": ("enospc",)},
+        {"notice": "aws"},
+    ],
+    ids=lambda given: "-".join(given),
+)
+def test_only_a_kill_of_everything_is_known_beforehand(tmp_path, given):
+    assert may_skip(settings(tmp_path))
+    assert not may_skip(settings(tmp_path, **given))
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        ("step-end:3", True),
+        ("step-end:3,step-end:1", True),
+        ("save-begin:1", True),
+        ("step-end:3@0", False),
+        ("write:3", False),
+        ("12s", False),
+        ("after-finish", False),
+    ],
+)
+def test_candidates_are_plans_that_begin_as_the_uninterrupted_run(plan, expected):
+    assert is_candidate(ground(), Plan.parse(plan)) is expected
+    assert not is_candidate(ground(world_size=2), Plan.parse(plan))
+
+
+def test_moment_of_a_kill_point_is_that_of_its_mark():
+    attempt = attempt_of(5, sites=(("save-begin", 2, 4, 4.25),))
+    assert moment_of(attempt, KillPoint(site="step-end", occurrence=3)) == 3.0
+    assert moment_of(attempt, KillPoint(site="save-begin", occurrence=2)) == 4.25
+    assert moment_of(attempt, KillPoint(site="save-begin", occurrence=3)) is None
+    assert moment_of(attempt, KillPoint(site="forward", occurrence=3)) is None
+    assert moment_of(attempt, KillPoint(site="step-end", occurrence=6)) is None
+
+
+def test_one_plan_in_twenty_is_carried_out_as_a_check():
+    import random
+
+    skipper = Skipper(None, None, random.Random(0))
+    drawn = sum(skipper.wants_check() for _ in range(2000))
+    assert drawn == skipper.checked
+    assert 60 < drawn < 140

@@ -1,0 +1,110 @@
+"""Forked or fresh, with every attempt run or with known ones skipped: one verdict."""
+
+import sys
+
+import pytest
+
+from spotchaos.campaign import run
+from spotchaos.events import AttemptEnded
+from spotchaos.settings import Settings
+
+WHOLE = """
+import os, torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 2))
+opt = torch.optim.Adam(net.parameters(), 0.01)
+x, y = torch.randn(48, 4), torch.randn(48, 2)
+start = 0
+if os.path.exists("last.pt"):
+    c = torch.load("last.pt")
+    net.load_state_dict(c["net"]); opt.load_state_dict(c["opt"])
+    torch.set_rng_state(c["rng"]); start = c["step"]
+for step in range(start, 12):
+    loss = torch.nn.functional.mse_loss(net(x[4 * step:4 * step + 4]), y[4 * step:4 * step + 4])
+    opt.zero_grad(); loss.backward(); opt.step()
+    if (step + 1) % 3 == 0:
+        torch.save({"net": net.state_dict(), "opt": opt.state_dict(),
+                    "rng": torch.get_rng_state(), "step": step + 1}, "last.tmp")
+        os.replace("last.tmp", "last.pt")
+"""
+PROGRAMS = {
+    "keeps everything": WHOLE,
+    "forgets its random state": WHOLE.replace('torch.set_rng_state(c["rng"]);', ""),
+    "forgets its optimizer": WHOLE.replace('opt.load_state_dict(c["opt"])', ""),
+    "starts at the wrong step": WHOLE.replace(
+        'start = c["step"]', 'start = c["step"] - 1'
+    ),
+    "writes in place": WHOLE.replace('"last.tmp")\n', '"last.pt")\n').replace(
+        'os.replace("last.tmp", "last.pt")', "pass"
+    ),
+    "logs each step": WHOLE.replace(
+        "opt.step()\n", 'opt.step()\n    open("log", "a").write(f"{step}\\n")\n'
+    ),
+}
+PLANS = (
+    "step-end:4",
+    "step-end:5",
+    "step-end:6",
+    "step-end:8",
+    "save-begin:2",
+    "step-end:7,step-end:1",
+    "step-end:8,step-end:1",
+    "step-end:1",
+)
+
+
+def outcome_of(folder, program, **given):
+    (folder / "train.py").write_text(program)
+    events = []
+    settings = Settings(
+        command=(sys.executable, "train.py"),
+        folder=folder,
+        kill_at=PLANS,
+        no_cache=True,
+        **given,
+    )
+    outcome = run(settings, events.append)
+    assert outcome.trouble is None
+    attempts = sum(
+        isinstance(e, AttemptEnded) and e.phase.startswith("trial") for e in events
+    )
+    return outcome, attempts
+
+
+def said(outcome):
+    return {
+        trial.plan: (
+            judgement.verdict,
+            sorted((f.name, f.attempt, f.step) for f in judgement.findings),
+            [
+                (r.joined, r.lost_steps, r.newest_resume_point)
+                for r in judgement.resumes
+            ],
+            judgement.holds_up_to,
+        )
+        for trial, judgement in outcome.trials
+    }
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["keeps everything", "forgets its random state"])
+def test_skipping_what_is_known_changes_no_verdict(tmp_path, name):
+    quick, few = outcome_of(tmp_path, PROGRAMS[name])
+    whole, many = outcome_of(tmp_path, PROGRAMS[name], no_skip=True)
+    assert said(quick) == said(whole)
+    assert quick.coverage["skipped_as_equal"] >= len(PLANS) - 2
+    assert whole.coverage["skipped_as_equal"] == 0
+    assert few < many
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_fresh_processes_say_what_forked_ones_say(tmp_path, monkeypatch, name):
+    quick, _ = outcome_of(tmp_path, PROGRAMS[name])
+    assert {trial.path for trial, _ in quick.trials} == {"warm"}
+    whole, _ = outcome_of(tmp_path, PROGRAMS[name], no_skip=True)
+    monkeypatch.setenv("SPOTCHAOS_PATH", "cold")
+    fresh, _ = outcome_of(tmp_path, PROGRAMS[name], no_skip=True)
+    assert {trial.path for trial, _ in fresh.trials} == {"cold"}
+    assert said(quick) == said(whole) == said(fresh)

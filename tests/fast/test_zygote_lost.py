@@ -1,0 +1,132 @@
+"""A zygote that dies, hangs or may not fork costs no trial, and it is said."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from spotchaos.errors import HarnessError
+from spotchaos.launch.attempt import Exited, launch
+from spotchaos.launch.program import Program
+from spotchaos.launch.zygote import (
+    Warm,
+    Zygote,
+    ZygoteGoneError,
+    environment_for,
+    start_of,
+)
+
+BOUND_S = 60.0
+STARTS_A_THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True, name="poller").start()
+"""
+
+
+@pytest.fixture
+def raise_zygote(place):
+    workspace, _ = place
+    raised = []
+
+    def raise_zygote(*modules):
+        command = (sys.executable, "prog.py")
+        (workspace.folder / "prog.py").write_text("print('ran')\n")
+        own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        own["PYTHONPATH"] = str(workspace.folder)
+        program = Program(command=command, folder=workspace.folder, environment=own)
+        start = start_of(command, own, workspace.folder)
+        view = workspace.view(f"lost-{len(raised)}-{threading.get_ident()}")
+        raised.append(view)
+        complaints = workspace.scratch / "zygote.err"
+        zygote = Zygote(start, environment_for(program, view), modules, complaints)
+        raised.append(zygote)
+        return program, view, Warm(zygote, start)
+
+    yield raise_zygote
+    for each in reversed(raised):
+        each.close()
+
+
+def test_killed_zygote_is_gone_for_every_later_attempt(raise_zygote):
+    program, view, warm = raise_zygote("json")
+    os.kill(warm.zygote.pid, signal.SIGKILL)
+    for number in (1, 2):
+        with pytest.raises(ZygoteGoneError, match="the zygote is gone"):
+            launch(program, view, number=number, orders={}, warm=warm)
+    attempt = launch(program, view, number=3, orders={})
+    try:
+        assert attempt.wait(BOUND_S) == Exited(0)
+    finally:
+        attempt.close()
+
+
+def test_stopped_zygote_is_not_waited_for_twice(raise_zygote):
+    program, view, warm = raise_zygote("json")
+    warm.zygote.answer_bound_s = 0.2
+    os.kill(warm.zygote.pid, signal.SIGSTOP)
+    with pytest.raises(ZygoteGoneError, match="did not answer"):
+        launch(program, view, number=1, orders={}, warm=warm)
+    warm.zygote.answer_bound_s = 1e9
+    with pytest.raises(ZygoteGoneError):
+        launch(program, view, number=2, orders={}, warm=warm)
+
+
+def test_attempt_outlives_the_zygote_that_forked_it(raise_zygote):
+    program, view, warm = raise_zygote("json")
+    attempt = launch(program, view, number=1, orders={}, warm=warm)
+    try:
+        os.kill(warm.zygote.pid, signal.SIGKILL)
+        assert attempt.wait(BOUND_S) == Exited(0)
+        assert attempt.output_tail == "ran"
+    finally:
+        attempt.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            STARTS_A_THREAD,
+            "imports started threads: poller",
+        ),
+        (
+            "import subprocess\nsubprocess.Popen(['sleep', '60'])\n",
+            "imports started processes",
+        ),
+        ("import os\nos._exit(3)\n", "the zygote ended"),
+    ],
+    ids=["starts a thread", "starts a process", "ends the process"],
+)
+def test_import_that_a_fork_does_not_survive_is_refused(
+    place, raise_zygote, source, reason
+):
+    name = f"bad_{abs(hash(reason))}"
+    (place[0].folder / f"{name}.py").write_text(source)
+    with pytest.raises(HarnessError, match=reason):
+        raise_zygote(name)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["raise RuntimeError('no')", "raise SystemExit(1)", "import nothing_at_all", "1 +"],
+    ids=["raises", "exits", "misses a module", "is no Python"],
+)
+def test_import_that_fails_is_left_to_the_program(place, raise_zygote, source):
+    name = f"fails_{abs(hash(source))}"
+    (place[0].folder / f"{name}.py").write_text(source)
+    _, _, warm = raise_zygote(name, "json")
+    assert warm.zygote.failed == (name,)
+
+
+def test_variable_that_an_import_sets_is_there_in_forked_programs(place, raise_zygote):
+    (place[0].folder / "sets_one.py").write_text("import os; os.environ['SET'] = '1'\n")
+    program, view, warm = raise_zygote("sets_one")
+    (place[0].folder / "prog.py").write_text("import os; print(os.environ['SET'])\n")
+    attempt = launch(program, view, number=1, orders={}, warm=warm)
+    try:
+        assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
+        assert attempt.output_tail == "1"
+    finally:
+        attempt.close()
