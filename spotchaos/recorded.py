@@ -102,7 +102,10 @@ def _cut_rank(rank: RankTrace, moment_s: float) -> RankTrace:
 
 
 def without_untouched(log: oplog.OpLog, kept: Iterable[str] = ()) -> oplog.OpLog:
-    """Leave out files of before the run that no op concerns: every state has them.
+    """Leave out what lay there before the run and no op concerns: every state has it.
+
+    Nodes are numbered anew, so that the name of a state does not hang on files that have
+    nothing to do with it.
 
     Args:
         log: the whole log.
@@ -111,12 +114,39 @@ def without_untouched(log: oplog.OpLog, kept: Iterable[str] = ()) -> oplog.OpLog
     nodes = {op.node for op in log.ops} | {op.over for op in log.ops}
     paths = {p for op in log.ops for p in (op.path, op.to) if p is not None}
     paths |= set(kept)
-    start = tuple(
+    paths |= {entry.path for entry in log.start if entry.node in nodes}
+    above = {
+        path[:at] for path in paths for at, letter in enumerate(path) if letter == "/"
+    }
+    start = [
         entry
         for entry in log.start
-        if entry.kind == "dir" or entry.node in nodes or entry.path in paths
+        if "/" not in entry.path or entry.path in paths or entry.path in above
+    ]
+    return _renumbered(replace(log, start=tuple(sorted(start, key=lambda e: e.path))))
+
+
+def _renumbered(log: oplog.OpLog) -> oplog.OpLog:
+    """Number the nodes in the order in which they appear."""
+    known: dict[int, int] = {}
+
+    def new(node: int | None) -> int | None:
+        return None if node is None else known.setdefault(node, len(known) + 1)
+
+    def entry(one: oplog.Entry) -> oplog.Entry:
+        return replace(one, node=new(one.node) or 0)
+
+    start = tuple(entry(one) for one in log.start)
+    ops = tuple(
+        replace(
+            op,
+            node=new(op.node),
+            over=new(op.over),
+            entries=tuple(entry(one) for one in op.entries),
+        )
+        for op in log.ops
     )
-    return replace(log, start=start)
+    return replace(log, start=start, ops=ops)
 
 
 def crash_points(

@@ -13,7 +13,7 @@ from spotchaos.model import (
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser, observed
-from spotchaos.persistence.oplog import Entry, FileOp, OpLog
+from spotchaos.persistence.oplog import Entry, FileOp, OpLog, digest
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.recorded import (
     Recorded,
@@ -168,6 +168,23 @@ def test_files_that_no_op_concerns_are_no_part_of_a_state():
     assert "0/data.bin" not in [e.path for e in without_untouched(log).start]
     kept = without_untouched(log, ["0/data.bin"]).start
     assert "0/data.bin" in [e.path for e in kept]
+
+
+def test_the_name_of_a_state_does_not_hang_on_files_beside_it():
+    beside = (
+        Entry(path="0/data", node=17, kind="dir"),
+        Entry(path="0/data/a", node=18, kind="file", size=3),
+    )
+    ops = (
+        {"kind": "mkdir", "path": "0/out", "node": 30},
+        {"kind": "creat", "path": "0/out/a", "node": 31},
+    )
+    shifted = [{**op, "node": op["node"] + 5} for op in ops]
+    alone = without_untouched(history(*ops).log)
+    other = without_untouched(history(*shifted, start=beside).log)
+    assert digest(alone) == digest(other)
+    assert [op.node for op in alone.ops] == [op.node for op in other.ops]
+    assert alone.start == other.start
 
 
 def test_a_kill_in_a_resume_is_a_plan_of_two_kills():
