@@ -127,7 +127,9 @@ def _what_held(document: Mapping[str, Any]) -> str:
     explored = document["coverage"].get("crash_states")
     if isinstance(explored, Mapping) and explored.get("held"):
         # The report's only trial is an example of them.
-        return f"Each resume from one of {explored['held']} crash states {kept}."
+        count = explored["held"]
+        states = "the crash state" if count == 1 else f"one of {count} crash states"
+        return f"Each resume from {states} {kept}."
     if not count:
         return "No attempt after an interruption had anything to resume from."
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
