@@ -28,7 +28,7 @@ def reference(tmp_path_factory):
         ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
 
         def reference(**given):
-            settings = dataclasses.replace(first, notice=None, **given)
+            settings = dataclasses.replace(first, **{"notice": None, **given})
             return run(settings, lambda event: None, layer=lambda *_: ground)
 
         yield reference
@@ -41,6 +41,7 @@ def reference(tmp_path_factory):
     [
         pytest.param({"signal": "TERM"}, id="term"),
         pytest.param({"signal": "STOP"}, id="stop"),
+        pytest.param({"notice": "aws", "time_scale": 6}, id="notice-aws"),
         pytest.param({"lose": "machine", "move": True}, id="machine"),
         pytest.param({"fault": ("enospc:last",)}, id="no-space"),
         pytest.param({"fault": ("eio:9",)}, id="input-output"),
