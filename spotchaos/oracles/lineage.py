@@ -179,7 +179,15 @@ class _Builder:
         for line in (self.lines[0], *reversed(self.lines[1:])):
             looked = _look_up(line, columns, self.baseline.not_compared)
             steps = [save.step for save in self.saved]
-            found = join(looked, saves=steps, fits=fits, reached=self.reached)
+            found = join(
+                looked,
+                saves=steps,
+                fits=fits,
+                reached=self.reached,
+                sampled={
+                    rank: {*one.states, *one.weak} for rank, one in line.ranks.items()
+                },
+            )
             if not found.step and not any(0 in r.states for r in trace.ranks.values()):
                 # It trained nothing: a fresh model at the end tells of no place.
                 continue

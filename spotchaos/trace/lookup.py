@@ -228,6 +228,7 @@ def join(
     saves: Iterable[int] = (),
     fits: int | None = None,
     reached: int | None = None,
+    sampled: Mapping[int, Collection[int]] | None = None,
 ) -> Join:
     """Decide at which step of a line an attempt joined.
 
@@ -242,6 +243,8 @@ def join(
         fits: the step from which the attempt, which finished, reaches the horizon.
         reached: the furthest step that any attempt before it has completed; nothing
             later can have been saved.
+        sampled: rank -> steps of whose state the line has a fingerprint; a rank has no
+            voice on other steps. None: all.
     """
     saved = frozenset(saves) | {0}
     found = {rank: scores(columns) for rank, columns in looked.items()}
@@ -258,15 +261,28 @@ def join(
         return (state, possible, step in saved, other, step == fits, step)
 
     # What every rank likes best, judged by its state alone, is where all of them joined.
-    best = [
-        {s for s, score in each.items() if score[0] == max(v[0] for v in each.values())}
-        for each in map(known.__getitem__, placed)
-    ]
+    best = {
+        rank: {
+            step
+            for step, score in known[rank].items()
+            if score[0] == max(other[0] for other in known[rank].values())
+        }
+        for rank in placed
+    }
     # A rank that is only found at steps that nobody had reached was found by chance (a
     # plateau that leads to the end): it follows the others.
-    possible = [steps for steps in best if reached is None or min(steps) <= reached]
-    best = possible or best
-    shared = set.intersection(*best)
+    possible = [
+        rank for rank, steps in best.items() if reached is None or min(steps) <= reached
+    ]
+    voices = {rank: best[rank] for rank in possible or best}
+    shared = {
+        step
+        for step in set().union(*voices.values())
+        if all(
+            step in liked or (sampled is not None and step not in sampled.get(rank, ()))
+            for rank, liked in voices.items()
+        )
+    }
     if shared:
         step = max(shared, key=lambda s: order(s, known.keys()))
         return Join(step, dict.fromkeys(looked, step), _total(known, step))
