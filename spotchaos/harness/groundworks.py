@@ -46,6 +46,11 @@ OF_TRIALS = frozenset(
         "time_scale",
         "to",
         "trials",
+        "fault",
+        "lose",
+        "move",
+        "durable",
+        "netns",
     }
 )
 # A folder with more entries than this is not looked through, and nothing is shared.

@@ -482,7 +482,8 @@ def _write_quietly(path: str, text: str) -> None:
 def _run_from_command_line() -> int:
     descriptor = int(sys.argv[1])
     with open(descriptor) as file:
-        return main(json.load(file))
+        spec = json.load(file)
+    return main(spec)
 
 
 if __name__ == "__main__":
