@@ -22,6 +22,15 @@ settings.register_profile("deep", deadline=None, max_examples=2000)
 # The same examples each time, so that a red test is red for everybody; `dev` looks on.
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Keep baselines of this session apart from those of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0")
 
 
