@@ -33,6 +33,10 @@ PREFIX = "spotchaos-"
 # Below this much room an attempt would fail for want of it, and look like a finding.
 LEAST_FREE_BYTES = 64 << 20
 
+# Of a place for views; a view, an attempt and the name of its socket still come after it,
+# and all of it must fit into the 107 bytes of a Unix socket's path.
+DEEPEST_PLACE = 68
+
 
 class Workspace:
     """Owns everything that a campaign writes to disk, and removes it.
@@ -191,7 +195,8 @@ def sweep(parent: Path) -> None:
 
 
 def _make_scratch(parent: Path | None) -> Path:
-    places = [parent] if parent else candidate_places()
+    # Below it lie sockets, whose names are bounded: a deep TMPDIR comes last.
+    places = [parent] if parent else sorted(candidate_places(), key=_is_deep)
     trouble: OSError | None = None
     for place in places:
         try:
@@ -205,6 +210,10 @@ def _make_scratch(parent: Path | None) -> Path:
         if full
         else "set TMPDIR to a writable folder",
     )
+
+
+def _is_deep(place: Path) -> bool:
+    return len(str(place)) > DEEPEST_PLACE
 
 
 def _make_shared_memory(name: str) -> Path | None:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass
@@ -144,10 +145,12 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path):
-    folder, beside = tmp_path / "work", tmp_path / "beside"
+    folder = tmp_path / "work"
     folder.mkdir()
-    (beside / "tmp").mkdir(parents=True)
-    return Place(folder, beside, uuid.uuid4().hex)
+    # Not below pytest's own folders: TMPDIR holds sockets, whose names are bounded.
+    with tempfile.TemporaryDirectory(prefix="e2e-") as beside:
+        (Path(beside) / "tmp").mkdir()
+        yield Place(folder, Path(beside), uuid.uuid4().hex)
 
 
 @pytest.fixture

@@ -28,7 +28,8 @@ def from_files(folder):
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file()
+        # A file is written beside its name and renamed, by a thread of its own.
+        if path.is_file() and not path.name.endswith(".partial")
     }
 
 

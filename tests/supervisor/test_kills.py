@@ -1,9 +1,11 @@
 """A real kill at any op leaves the very folder that the log says it leaves."""
 
 import os
+import select
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -215,6 +217,19 @@ def test_a_harness_that_goes_away_ends_the_program(bench):
     assert (bench.root / "a").read_text() == ""
 
 
+def await_death(pid):
+    """Return once a process has died: until then its held op could still be let go."""
+    for _ in range(2000):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state in "ZX":
+            return
+        select.select([], [], [], 0.005)
+    raise AssertionError(f"process {pid} did not die")
+
+
 def test_killing_one_rank_leaves_the_state_in_which_it_died_earlier(bench):
     code = (
         f"import os; os.chdir({str(bench.root)!r}); rank = os.environ['RANK']\n"
@@ -230,6 +245,7 @@ def test_killing_one_rank_leaves_the_state_in_which_it_died_earlier(bench):
         bench.clear()
         running, halt, wire = bench.halted(both, f"file-op:{nth}@1")
         os.kill(halt["pid"], signal.SIGKILL)
+        await_death(halt["pid"])
         wire.write(b'{"go": 1}\n')
         wire.flush()
         assert running.wait() == 0
