@@ -53,10 +53,13 @@ def plans(
         max_interruptions: at most so many attempts are interrupted.
         sites: of steps, in the order in which a failure should prefer them.
     """
+    # The count is drawn first: what is shorter to draw counts as simpler, and a plan that
+    # leaves no steps for another interruption would be.
+    more = draw(st.integers(0, max_interruptions - 1))
     points = [draw(kill_points(max_step=max_step, sites=sites))]
     left = max_step - points[0].occurrence
-    for _ in range(max_interruptions - 1):
-        if left < 1 or not draw(st.booleans()):
+    for _ in range(more):
+        if left < 1:
             break
         points.append(draw(kill_points(max_step=left, sites=sites)))
         left -= points[-1].occurrence

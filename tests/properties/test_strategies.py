@@ -1,7 +1,7 @@
 """Strategies speak the command's language, and shrink to the plan that is told quickest."""
 
 import pytest
-from hypothesis import find, given, settings
+from hypothesis import find, given
 
 from spotchaos.plan import KillPoint, Plan
 from spotchaos.providers.stories import story
@@ -73,9 +73,7 @@ FAILURES = [
 
 @pytest.mark.parametrize(("fails", "simplest"), FAILURES)
 def test_a_failure_shrinks_to_the_simplest_plan(fails, simplest):
-    # A derandomised search does not shrink to the end.
-    drawn = settings(derandomize=False, database=None, deadline=None)
-    assert str(find(plans(max_step=30), fails, settings=drawn)) == simplest
+    assert str(find(plans(max_step=30), fails)) == simplest
 
 
 def test_the_simplest_notice_is_none():
