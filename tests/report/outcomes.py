@@ -37,7 +37,7 @@ HIDDEN = Note(
 
 
 def make_settings(**more):
-    values = {"command": COMMAND, "folder": Path("/work/project"), "seed": 7, **more}
+    values = {"command": COMMAND, "folder": Path("/srv/project"), "seed": 7, **more}
     return Settings(**values)
 
 
