@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 from collections import OrderedDict
@@ -58,8 +59,31 @@ class SnapshotPool:
                 pin_memory=tensor.device.type == "cuda",
             )
             self._room[where] = room
-        room.copy_(tensor)  # waits for the device: the copy is whole on return
+        _fill(room, tensor)
         return room
+
+
+def _fill(room: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Copy a tensor into memory of its size; whole on return."""
+    if _is_bytes(tensor):
+        # Not copy_: its threads meet after each tensor, and where other processes hold
+        # the cores every meeting waits for them. Seen with 400 tensors of 1 MB on two
+        # busy cores: 2 s instead of 0.2 s.
+        ctypes.memmove(room.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+    else:
+        room.copy_(tensor)  # waits for the device
+
+
+def _is_bytes(tensor: torch.Tensor) -> bool:
+    """Whether the values lie in this machine's memory, in order, just as they are."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )
 
 
 class BackgroundSaver:

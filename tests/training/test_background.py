@@ -109,6 +109,27 @@ def test_a_tensor_that_grew_is_copied_whole():
     assert torch.equal(pool.copy({"w": torch.ones(5)})["w"], torch.ones(5))
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        pytest.param(torch.tensor(2.5), id="no-dimension"),
+        pytest.param(torch.empty(0, 3), id="empty"),
+        pytest.param(torch.arange(6.0).view(2, 3).t(), id="transposed"),
+        pytest.param(torch.arange(9.0)[2:5], id="a-slice"),
+        pytest.param(torch.ones(3).expand(4, 3), id="expanded"),
+        pytest.param(torch.arange(4).to(torch.bfloat16), id="bfloat16"),
+        pytest.param(torch.tensor([1 + 2j, 3 - 1j]).conj(), id="conjugated"),
+        pytest.param(torch.tensor([1 + 2j, 3 - 1j]).conj().imag, id="negated"),
+        pytest.param(torch.nn.Parameter(torch.ones(3)), id="a-parameter"),
+    ],
+)
+def test_a_copy_has_the_values_whatever_lies_in_memory(tensor):
+    copied = SnapshotPool().copy({"w": tensor})["w"]
+    assert torch.equal(copied, tensor.detach())
+    assert copied.dtype == tensor.dtype
+    assert copied.shape == tensor.shape
+
+
 def test_stalls_are_measured():
     saver = BackgroundSaver(lambda state, step: None)
     saver.save({"w": torch.zeros(1)}, 1)
