@@ -47,6 +47,8 @@ _LIBRARIES = tuple(
     }
 )
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+# Programs that lie among ours and are somebody's training scripts all the same.
+_SPECIMENS = os.path.join(_OURS, "specimens", "")
 
 
 class Lines:
@@ -125,7 +127,8 @@ class Lines:
             return self._names[file]
         path = os.path.realpath(file)
         name = None
-        if not file.startswith("<") and not path.startswith((*_LIBRARIES, _OURS)):
+        is_foreign = file.startswith("<") or path.startswith((*_LIBRARIES, _OURS))
+        if not is_foreign or path.startswith(_SPECIMENS):
             name = (inside(os.path.abspath(file)) or path).encode(
                 "utf-8", "surrogateescape"
             )[-_NAME:]
