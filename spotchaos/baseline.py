@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -334,18 +335,23 @@ class _Builder:
         self._tell(PhaseStarted("control", f"step-end:{step}"))
         view = self._stage.new_view("control")
         attempts: list[Attempt] = []
-        try:
+        with ExitStack() as resources:
+            resources.callback(view.close)
+            store = resources.enter_context(self._stage.new_store())
             for point in (KillPoint(site="step-end", occurrence=step), None):
                 attempt = run_attempt(
-                    self._stage, view, point, earlier=attempts, quiet=point is not None
+                    self._stage,
+                    view,
+                    point,
+                    earlier=attempts,
+                    quiet=point is not None,
+                    store=store,
                 )
                 attempts.append(attempt)
                 self._cpu_s += attempt.cpu_s
                 self._tell(AttemptEnded("control", attempt))
                 if not attempt.reached:
                     break
-        finally:
-            view.close()
         plan = Plan((KillPoint(site="step-end", occurrence=step),))
         return Trial(
             number=0,

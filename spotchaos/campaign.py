@@ -127,6 +127,8 @@ class Campaign:
             with self._laid(settings, program) as ground:
                 self._groundwork = ground
                 self._jobs = self._settings.jobs or jobs_for(ground)
+                if ground.stage.store_wanted is not None:
+                    self._jobs = 1  # one object store runs in a process at a time
                 self._settings = replace(self._settings, jobs=self._jobs)
                 self.work(ground)
         except BaselineFailed as failed:
@@ -281,7 +283,12 @@ class Campaign:
             self.tell(PhaseStarted(f"trial {number}", str(plan)))
             trial, judgement = self._try(ground, plan, number)
             judgement = self._confirm_fresh(ground, plan, trial, judgement)
-            if self._settings.fault or self._settings.lose == "machine":
+            is_more_than_a_kill = (
+                self._settings.fault
+                or self._settings.lose == "machine"
+                or ground.stage.store_wanted is not None
+            )
+            if is_more_than_a_kill:
                 return trial, judgement  # a replay for tensors would be another trial
             return trial, pinpointer.locate(trial, plan, judgement)
 

@@ -61,6 +61,7 @@ class StepMark:
     loss: float | None = None
     samples: tuple[str, ...] | None = None
     ids: str = "rows"  # "index" (of the data set) or "rows" (digests of their content)
+    rows: tuple[str, ...] | None = None  # the digests, where the samples have an index
     micro: int = 1
     epoch: int | None = None
     t_s: float = 0.0
@@ -165,6 +166,36 @@ class Struck:
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """One operation of the program on its object store."""
+
+    at_s: float  # CLOCK_MONOTONIC
+    operation: str  # in the store's own words
+    kind: str  # "read", "write", "commit", "object" or "list"
+    path: str  # bucket/key
+    status: int  # 0: no answer was sent
+    part: str = ""  # of an upload in parts: its number
+    fault: str = ""  # empty: none struck it
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the store did what it was asked, whatever the program was told."""
+        if self.fault.endswith("-lost-complete"):
+            return True
+        return 200 <= self.status < 300 and not self.fault.endswith("-error-body")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lay in the object store at the end of an attempt, and what the attempt did."""
+
+    objects: Mapping[str, int]  # bucket/key -> bytes
+    texts: Mapping[str, str]  # what the small ones among them say
+    requests: tuple[Request, ...]  # of this attempt, about objects, oldest first
+    abandoned: tuple[str, ...] = ()  # uploads begun, neither completed nor aborted
+
+
+@dataclass(frozen=True, slots=True)
 class NoticePlayed:
     """A provider's notice to one attempt, in the provider's seconds and in ours."""
 
@@ -205,6 +236,7 @@ class Attempt:
     path: str = "cold"  # "warm": forked from a zygote
     notice: NoticePlayed | None = None
     struck: tuple[Struck, ...] = ()
+    stored: Stored | None = None  # None: there is no object store
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,6 +203,8 @@ def prepare(
         return None, None
     if ground.landscape.file_ops is None or ground.baseline.world_size > 1:
         return None, None
+    if ground.stage.store_wanted is not None:
+        return None, None  # files alone do not tell what a resume finds
     view = ground.stage.new_view("recorded")
     try:
         record = _recorded(ground, view)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,15 @@ from spotchaos.injectors.disks import (
     step_struck,
     strike_at_rest,
 )
+from spotchaos.injectors.program_store import (
+    ProgramStore,
+    StoreWanted,
+    is_storage_fault,
+    on_last_save,
+    step_struck_by,
+    store_wanted,
+)
+from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.launch.attempt import RunningAttempt, launch
 from spotchaos.launch.notify_rules import Rule
@@ -100,7 +110,43 @@ class Stage:
             1.0 if self.settings.grace_steps is not None else self.settings.time_scale
         )
 
-    def surroundings(self) -> Surroundings:
+    @property
+    def store_wanted(self) -> StoreWanted | None:
+        """Which object store the program finds; None: it needs none."""
+        return wanted_by(self.settings, self.program.environment)
+
+    def new_store(
+        self, point: KillPoint | None = None, *, with_faults: bool = False
+    ) -> AbstractContextManager[ProgramStore | None]:
+        """Return an empty store for the attempts of one trial, if there is to be one.
+
+        Args:
+            point: where the first attempt is interrupted; it says which save is its last.
+            with_faults: faults strike what the attempts do with it.
+        """
+        wanted = self.store_wanted
+        if wanted is None:
+            return nullcontext()
+        return ProgramStore(wanted, self.store_faults(point) if with_faults else None)
+
+    def store_faults(self, point: KillPoint | None) -> dict[str, StorageFault]:
+        """Return the faults of the object store, by how they were asked for."""
+        recorded = self.finished_attempt
+        found = {}
+        for text in filter(is_storage_fault, self.settings.fault):
+            fault = StorageFault.parse(text)
+            if recorded is not None:
+                saves = sorted(
+                    (s for r in recorded.trace.ranks.values() for s in r.saves),
+                    key=lambda save: save.begun_at_s,
+                )
+                if point is not None and point.site == "step-end":
+                    saves = [s for s in saves if s.step < point.occurrence] or saves
+                fault = on_last_save(fault, recorded, saves)
+            found[text] = fault
+        return found
+
+    def surroundings(self, store: ProgramStore | None) -> Surroundings:
         """Return what one attempt finds around it."""
         names = self.workspace.mechanisms.namespaces
         isolated = "network" in names and not self.program.allow_network
@@ -115,6 +161,7 @@ class Stage:
             isolated=isolated,
             time_scale=self.time_scale,
             real_addresses=self.settings.netns,
+            store=store,
             clock=self.clock,
         )
 
@@ -122,6 +169,8 @@ class Stage:
         """Return the faults of the disk, with the rule of each that is supervised."""
         found: list[tuple[DiskFault, Rule | None]] = []
         for text in self.settings.fault:
+            if is_storage_fault(text):
+                continue
             fault = DiskFault.parse(text)
             if not fault.is_supervised:
                 found.append((fault, None))
@@ -153,7 +202,20 @@ def check_asked(settings: Settings) -> None:
     if settings.notice is not None:
         story(settings.notice, grace_s=settings.grace_s)
     for text in settings.fault:
-        DiskFault.parse(text)
+        if not is_storage_fault(text):
+            DiskFault.parse(text)
+    wanted_by(settings, settings.environment)
+
+
+def wanted_by(settings: Settings, environment: Mapping[str, str]) -> StoreWanted | None:
+    """Return which object store a program needs; None: none."""
+    return store_wanted(
+        durable=settings.durable,
+        faults=settings.fault,
+        command=(*settings.command, *(settings.resume_cmd or ())),
+        environment=environment,
+        allow_network=settings.allow_network,
+    )
 
 
 def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
@@ -172,6 +234,13 @@ def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
             second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)
             return Plan((KillPoint(site="step-end", occurrence=saves[0] + 1), second))
         elif saves:
+            steps.append(saves[len(saves) // 2] + 1)
+    for one in stage.store_faults(None).values():
+        recorded = stage.finished_attempt
+        struck = None if recorded is None else step_struck_by(one, recorded)
+        if struck is not None:
+            steps.append(struck + 1)
+        elif saves:  # what only a resume does, which comes after a save
             steps.append(saves[len(saves) // 2] + 1)
     step = max(steps, default=land.horizon)
     if step >= land.horizon:
@@ -206,8 +275,9 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     """
     phase = name or f"trial {number}"
     begun_s = stage.clock.monotonic()
-    has_faults = bool(stage.settings.fault)
-    if plan.after_finish and stage.finished_view is not None and not has_faults:
+    # Of the baseline's run there are the files, and not what it stored elsewhere.
+    runs_all = bool(stage.settings.fault) or stage.store_wanted is not None
+    if plan.after_finish and stage.finished_view is not None and not runs_all:
         view = stage.finished_view.copy(f"trial-{number}")
         assert stage.finished_attempt is not None
         attempts = [stage.finished_attempt]
@@ -219,7 +289,10 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         if plan.after_finish:
             points = [None, None]
     dropped: list[str] = []
-    try:
+    store: ProgramStore | None = None
+    with ExitStack() as resources:
+        resources.callback(view.close)
+        store = resources.enter_context(stage.new_store(points[0], with_faults=True))
         for point in points:
             if attempts and stage.settings.lose == "machine":
                 view.lose_machine(_durable(stage, view), move=stage.settings.move)
@@ -229,6 +302,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
                 point,
                 earlier=attempts,
                 faults=() if attempts else stage.faults(point),
+                store=store,
             )
             attempts.append(attempt)
             stage.on_attempt(phase, attempt)
@@ -238,8 +312,9 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
                 break
             if point is not None and attempt.trouble is not None:
                 break
-    finally:
-        view.close()
+        if store is not None:
+            last = attempts[-1]
+            attempts[-1] = replace(last, struck=(*last.struck, *store.not_fired()))
     return Trial(
         number=number,
         plan=str(plan),
@@ -271,6 +346,7 @@ def run_attempt(
     files: FileOrders | None = None,
     oplog: Callable[[Path], None] | None = None,
     faults: Sequence[tuple[DiskFault, Rule | None]] = (),
+    store: ProgramStore | None = None,
 ) -> Attempt:
     """Launch the program once, interrupt it at `point`, and read what it left.
 
@@ -284,7 +360,22 @@ def run_attempt(
         files: has its file ops supervised; a kill point at a file site does so anyway.
         oplog: is given the path of the op log, before it goes.
         faults: of the disk, with their rules.
+        store: of the trial's objects; None: one of its own, if it needs any.
     """
+    if store is None and stage.store_wanted is not None:
+        with stage.new_store() as alone:
+            return run_attempt(
+                stage,
+                view,
+                point,
+                earlier=earlier,
+                orders=orders,
+                quiet=quiet,
+                files=files,
+                oplog=oplog,
+                faults=faults,
+                store=alone,
+            )
     number = len(earlier) + 1
     command = _command(stage, earlier)
     wanted = {**stage.orders, **(orders or {})}
@@ -301,7 +392,7 @@ def run_attempt(
         wanted["kill"] = str(point)
     begun_s = stage.clock.monotonic()
     warm = stage.warm(command, view)
-    with stage.surroundings() as around:
+    with stage.surroundings(store) as around:
         if around.redirect:
             wanted["redirect"] = {**wanted.get("redirect", {}), **around.redirect}
         running = launch(
@@ -345,6 +436,10 @@ def run_attempt(
     for fault, rule in faults:
         if rule is None:
             struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
+    if store is not None:
+        stored, by_store = store.end_attempt()
+        attempt = replace(attempt, stored=stored)
+        struck += by_store
     # What it cost is known only when nothing of it lives any more.
     return _with_faults(replace(attempt, cpu_s=running.cpu_s), struck)
 
@@ -386,7 +481,7 @@ def _record(
 def _with_faults(attempt: Attempt, struck: Sequence[Struck]) -> Attempt:
     """Add what faults did; an error that ended the attempt stands for its kill point."""
     ended_it = attempt.ended in (Ended.FAILED, Ended.EXITED) and any(
-        one.kind == "error" and one.times for one in struck
+        one.kind in ("error", "store") and one.times for one in struck
     )
     return replace(attempt, struck=tuple(struck), reached=attempt.reached or ended_it)
 

@@ -23,6 +23,7 @@ from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import Start, Zygote, environment_for, start_of
 from spotchaos.settings import Settings
+from spotchaos.trial import wanted_by
 
 # What says how a trial goes or is judged, and nothing about a run that is left alone.
 OF_TRIALS = frozenset(
@@ -193,6 +194,7 @@ def _key(settings: Settings) -> Hashable:
         *values,
         tuple(sorted(environment.items())),
         *program,
+        wanted_by(settings, {}),
         _contents(settings.folder),
         sys.executable,
     )

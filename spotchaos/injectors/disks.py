@@ -60,22 +60,14 @@ class DiskFault:
         """Read `NAME[:N]`, `NAME:N+` or `NAME:last`.
 
         Raises:
-            UsageError: the name or the count is unknown (the hint names the nearest), or
-                it is a fault of an object store.
+            UsageError: the name or the count is unknown; the hint names the nearest.
         """
         name, colon, count = text.partition(":")
-        if name in STORAGE_FAULTS:
-            raise UsageError(
-                f"this release does not play the fault {name!r} to a program",
-                hint=f"`spotchaos s3 --fault {text}` serves it to any client"
-                if name.startswith("s3-")
-                else "faults of the disk are " + ", ".join(DISK_FAULTS),
-            )
         if name not in DISK_FAULTS:
+            known = (*DISK_FAULTS, *STORAGE_FAULTS)
             raise UsageError(
                 f"unknown fault {name!r}",
-                hint=closest(name, DISK_FAULTS)
-                or f"faults of the disk are {', '.join(DISK_FAULTS)}",
+                hint=closest(name, known) or f"faults are {', '.join(known)}",
             )
         if not colon:
             return cls(text, name)

@@ -96,6 +96,15 @@ def s3_environment(base_url: str) -> dict[str, str]:
     }
 
 
+def gs_environment(base_url: str) -> dict[str, str]:
+    """Return what points Google's client and gcsfs to `base_url`, without credentials."""
+    return {
+        "STORAGE_EMULATOR_HOST": base_url,
+        "GOOGLE_CLOUD_PROJECT": "spotchaos",
+        "NO_GCE_CHECK": "true",
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredObject:
     """One object as the store has it."""
@@ -175,11 +184,15 @@ class _ServedStore:
             )
             for fault in self._faults:
                 self._layer.arm(fault)
-            self._server = self._serve(self._layer).start()
+            self._server = self._serve(self._layer, listener=self._listener).start()
         except BaseException:
             self._close()
             raise
         return self
+
+    def serve_on(self, listener: socket.socket) -> LoopbackServer:
+        """Answer on another listening socket as well, until what is returned is stopped."""
+        return self._serve(self.layer, listener=listener).start()
 
     def stop(self) -> None:
         """Stop serving, and forget every object; safe to call twice."""
@@ -200,8 +213,10 @@ class _ServedStore:
     ) -> None:
         self.stop()
 
-    def _serve(self, layer: WSGIApplication) -> LoopbackServer:
-        return LoopbackServer(layer, port=self._port, listener=self._listener)
+    def _serve(
+        self, layer: WSGIApplication, *, listener: socket.socket | None
+    ) -> LoopbackServer:
+        return LoopbackServer(layer, port=self._port, listener=listener)
 
     def _open(self) -> WSGIApplication:
         raise NotImplementedError
@@ -262,14 +277,16 @@ class S3Store(_ServedStore):
     def _backends() -> Any:
         return importlib.import_module("moto.s3.models").s3_backends
 
-    def _serve(self, layer: WSGIApplication) -> LoopbackServer:
+    def _serve(
+        self, layer: WSGIApplication, *, listener: socket.socket | None
+    ) -> LoopbackServer:
         from moto.moto_server.werkzeug_app import MotoRequestHandler
 
         class QuietMotoHandler(QuietHandler, MotoRequestHandler):  # type: ignore[misc]
             """Moto's handler keeps header names; ours keeps quiet and can drop."""
 
         return LoopbackServer(
-            layer, port=self._port, listener=self._listener, handler=QuietMotoHandler
+            layer, port=self._port, listener=listener, handler=QuietMotoHandler
         )
 
     def _open(self) -> WSGIApplication:
@@ -310,11 +327,21 @@ class GsStore(_ServedStore):
 
     def environment(self) -> dict[str, str]:
         """Return what points Google's client and gcsfs here, without credentials."""
-        return {
-            "STORAGE_EMULATOR_HOST": self.base_url,
-            "GOOGLE_CLOUD_PROJECT": "spotchaos",
-            "NO_GCE_CHECK": "true",
-        }
+        return gs_environment(self.base_url)
+
+    def read(self, bucket: str, key: str) -> bytes:
+        """Return an object's bytes, past the fault layer.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        path = f"/storage/v1/b/{quote(bucket)}/o/{quote(key, safe='')}?alt=media"
+        status, _, found = _forward(
+            self._authority(), "GET", path, headers={}, body=b""
+        )
+        if status != http.client.OK:
+            raise KeyError(key)
+        return found
 
     def make_bucket(self, name: str) -> None:
         """Create a bucket, past the fault layer."""

@@ -59,6 +59,7 @@ _S3_BY_QUERY: Final = (
     ("DELETE", "uploadId", "AbortMultipartUpload", Kind.OBJECT),
     ("GET", "uploadId", "ListParts", Kind.OBJECT),
 )
+_S3_LISTING: Final = frozenset({"delimiter", "encoding-type", "list-type", "prefix"})
 _S3_OBJECT: Final = {
     "GET": ("GetObject", Kind.READ),
     "HEAD": ("HeadObject", Kind.OBJECT),
@@ -87,7 +88,10 @@ class S3Dialect:
             return _s3_bucket_operation(method, bucket, query)
         for verb, parameter, name, kind in _S3_BY_QUERY:
             if method == verb and parameter in query:
-                return Operation(name=name, kind=kind, bucket=bucket, key=key)
+                part = query.get("partNumber", "")
+                return Operation(
+                    name=name, kind=kind, bucket=bucket, key=key, part=part
+                )
         if method == "PUT" and "x-amz-copy-source" in headers:
             return Operation(
                 name="CopyObject", kind=Kind.COMMIT, bucket=bucket, key=key
@@ -170,11 +174,11 @@ class GsDialect:
 def _s3_bucket_operation(
     method: str, bucket: str, query: Mapping[str, str]
 ) -> Operation:
-    if method == "GET" and (not query or {"list-type", "prefix"} & set(query)):
-        name = "ListObjectsV2" if "list-type" in query else "ListObjects"
-        return Operation(name=name, kind=Kind.LIST, bucket=bucket)
     if method == "GET" and "uploads" in query:
         return Operation(name="ListMultipartUploads", kind=Kind.LIST, bucket=bucket)
+    if method == "GET" and (not query or _S3_LISTING & set(query)):
+        name = "ListObjectsV2" if "list-type" in query else "ListObjects"
+        return Operation(name=name, kind=Kind.LIST, bucket=bucket)
     if method == "POST" and "delete" in query:
         return Operation(name="DeleteObjects", kind=Kind.OBJECT, bucket=bucket)
     verbs = {"PUT": "CreateBucket", "HEAD": "HeadBucket", "DELETE": "DeleteBucket"}

@@ -34,6 +34,7 @@ class Operation:
     kind: Kind
     bucket: str = ""
     key: str = ""
+    part: str = ""  # of an upload in parts: its number
 
 
 _ON_OBJECTS = frozenset({Kind.READ, Kind.WRITE, Kind.COMMIT, Kind.OBJECT})

@@ -48,6 +48,9 @@ class Entry:
     status: int  # 0: no answer was sent
     request_bytes: int
     fault: str  # empty: none struck it
+    kind: str = ""  # what the operation does, as far as faults tell operations apart
+    part: str = ""  # of an upload in parts: its number
+    at_s: float = 0.0  # CLOCK_MONOTONIC
 
     def __str__(self) -> str:
         status = str(self.status) if self.status else "no answer"
@@ -120,6 +123,11 @@ class StorageLayer:
             )
         with self._lock:
             self._armed.append(_Armed(fault))
+
+    def disarm(self, *, fired: bool = False) -> None:
+        """Let no armed fault strike any more; with `fired`, only those that have struck."""
+        with self._lock:
+            self._armed = [a for a in self._armed if fired and not a.fired]
 
     def fired(self) -> dict[str, int]:
         """Return how often each armed fault has struck, by its spelling."""
@@ -293,6 +301,9 @@ class StorageLayer:
                 status=status,
                 request_bytes=int(length) if length.isdecimal() else 0,
                 fault=fault and f"{self._dialect.store}-{fault}",
+                kind=operation.kind,
+                part=operation.part,
+                at_s=self._clock.monotonic(),
             )
             self._entries.append(entry)
         if self._on_entry is not None:

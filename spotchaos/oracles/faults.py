@@ -7,11 +7,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from spotchaos.findings import FINDINGS
-from spotchaos.model import Attempt, Finding, Struck
+from spotchaos.model import Attempt, Ended, Finding, Struck
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.storage import unsaved
 
 # What a resume looks like whose old checkpoint was destroyed by an error.
 _LOST = frozenset({"resume-failed", "silent-restart", "stale-resume", "foreign-resume"})
+# What a resume looks like whose newest checkpoint never reached the store.
+_NOT_STORED = _LOST | {"lost-work", "no-checkpoint"}
 # What a resume looks like that loaded damaged bytes.
 _DAMAGED_GROUPS = frozenset({"state", "divergence"})
 
@@ -26,6 +29,9 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
     before = {link.number: earlier for earlier, link in pairwise(case.links)}
     for finding in found:
         link = before.get(finding.attempt or 0)
+        if link is not None and finding.name in _NOT_STORED and _went_on(link.attempt):
+            yield _upload_lost(finding, link)
+            continue
         struck = None if link is None else _fault_of(link.attempt)
         if link is None or struck is None:
             yield finding
@@ -43,6 +49,24 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
             )
         else:
             yield finding
+
+
+def _went_on(attempt: Attempt) -> bool:
+    """Whether an upload was refused for good, and the program trained on."""
+    return attempt.ended is Ended.RECLAIMED and bool(unsaved(attempt))
+
+
+def _upload_lost(finding: Finding, link: Link) -> Finding:
+    refused = unsaved(link.attempt)[0]
+    return replace(
+        finding,
+        name="upload-lost",
+        message=f"{refused.fault} struck {refused.operation} of {refused.path!r},"
+        f" attempt {link.number} went on as if it were stored, and the machine took the"
+        f" only copy: {finding.message}",
+        hint="an upload that fails is a failed save: try again a bounded number of times,"
+        " then exit with an error",
+    )
 
 
 def _fault_of(attempt: Attempt) -> Struck | None:

@@ -44,10 +44,12 @@ def note_interruption(case: Case) -> Iterator[Note]:
 def _faults_not_reached(link: Link) -> Iterator[Finding]:
     for struck in link.attempt.struck:
         if not struck.times:
+            made = f"attempt {link.number} made no such operation on a checkpoint"
+            if struck.kind == "store":
+                made = "no attempt asked its object store for so many such operations"
             yield Finding(
                 "not-reached",
-                f"the fault {struck.fault!r} never struck: attempt {link.number} made no"
-                " such operation on a checkpoint",
+                f"the fault {struck.fault!r} never struck: {made}",
                 hint="name an earlier one, or `:last` for the last save",
                 attempt=link.number,
                 step=link.end,

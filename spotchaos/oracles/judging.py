@@ -26,6 +26,7 @@ from spotchaos.oracles.ranks import judge_ranks
 from spotchaos.oracles.repeatable import judge_first_attempt
 from spotchaos.oracles.restored import judge_restored, note_restored
 from spotchaos.oracles.samples import judge_samples, ledger
+from spotchaos.oracles.storage import judge_storage
 
 Oracle = Callable[[Case], Iterator[Finding]]
 
@@ -38,6 +39,7 @@ ORACLES: dict[str, Oracle] = {
     "restored": judge_restored,
     "samples": judge_samples,
     "divergence": judge_divergence,
+    "storage": judge_storage,
 }
 
 

@@ -112,6 +112,10 @@ def saves_of(
 def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
     """Tell whether a fault struck this save, so that it need not be whole."""
     for struck in attempt.struck:
+        if struck.kind == "store" and struck.times:
+            if _was_given_up(save, attempt, struck.at_s or 0.0):
+                return True
+            continue
         if struck.kind == "damage" and any(
             struck.path == path or (struck.path or "").startswith(f"{path}/")
             for path in save.paths
@@ -124,6 +128,22 @@ def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
             ):
                 return True
     return False
+
+
+def _was_given_up(save: SaveMark, attempt: Attempt, at_s: float) -> bool:
+    """Tell whether an error of the store in or after this save ended the attempt.
+
+    A program that exits for it has not said that the save is done.
+    """
+    later = [
+        other.begun_at_s
+        for rank in attempt.trace.ranks.values()
+        for other in rank.saves
+        if other.step > save.step
+    ]
+    is_of_this_save = save.begun_at_s <= at_s < min(later, default=float("inf"))
+    by_itself = attempt.ended in (Ended.FAILED, Ended.EXITED)
+    return is_of_this_save and by_itself and attempt.exit_code != 0
 
 
 def newest(saved: Iterable[Saved]) -> int | None:

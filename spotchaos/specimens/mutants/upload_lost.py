@@ -1,0 +1,69 @@
+"""One flaw: an upload that fails is logged, and training goes on."""
+
+import glob
+import os
+
+import boto3
+import torch
+from botocore.exceptions import ClientError
+from torch import nn
+
+TOTAL, PER_EPOCH, BATCH, SAVE_EVERY = 30, 15, 8, 10
+BUCKET = "checkpoints"
+
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=TOTAL)
+bucket = boto3.resource("s3").Bucket(BUCKET)
+os.makedirs("checkpoints", exist_ok=True)
+
+
+def save(step):
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
+    path = f"checkpoints/step-{step:03}.pt"
+    torch.save(state, path + ".tmp")
+    os.replace(path + ".tmp", path)
+    try:
+        bucket.upload_file(path, os.path.basename(path))
+    except (ClientError, boto3.exceptions.S3UploadFailedError) as error:
+        print(f"could not upload {path}: {error}")
+
+
+def load():
+    for found in bucket.objects.filter(Prefix="step-"):
+        path = f"checkpoints/{found.key}"
+        if not os.path.exists(path):
+            bucket.download_file(found.key, path)
+    paths = sorted(glob.glob("checkpoints/step-*.pt"))
+    if not paths:
+        return 0
+    state = torch.load(paths[-1])
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    torch.set_rng_state(state["rng"])
+    return state["step"]
+
+
+for step in range(load(), TOTAL):
+    epoch, position = divmod(step, PER_EPOCH)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    rows = order[position * BATCH :][:BATCH]
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    if (step + 1) % SAVE_EVERY == 0:
+        save(step + 1)
+print("done")
