@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.baseline import Groundwork
-from spotchaos.campaign import Campaign, judge_trial
+from spotchaos.campaign import Campaign, Layer, judge_trial
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.crash_classes import (
     Case,
@@ -85,14 +85,24 @@ RESUMING = FileOrders(observe_reads=True)
 
 
 def explore(
-    settings: Settings, listener: Listener, *, clock: Clock | None = None
+    settings: Settings,
+    listener: Listener,
+    *,
+    clock: Clock | None = None,
+    layer: Layer | None = None,
 ) -> Outcome:
     """Resume from every state that a crash could leave, and return what was found.
+
+    Args:
+        settings: the program, the models and their bounds.
+        listener: is told each event.
+        clock: for durations and the budget.
+        layer: lays the groundwork, if it is to be shared.
 
     Raises:
         UsageError: the command cannot be started at all.
     """
-    return Exploration(settings, listener, clock or SystemClock()).run()
+    return Exploration(settings, listener, clock or SystemClock(), layer=layer).run()
 
 
 def replay(
@@ -124,6 +134,7 @@ class Exploration(Campaign):
         listener: is told each event.
         clock: for durations and the budget.
         only: digest of the recording and the one state that is wanted of it.
+        layer: lays the groundwork, if it is to be shared.
     """
 
     def __init__(
@@ -133,8 +144,9 @@ class Exploration(Campaign):
         clock: Clock,
         *,
         only: tuple[str, StateToken] | None = None,
+        layer: Layer | None = None,
     ) -> None:
-        super().__init__(settings, listener, clock)
+        super().__init__(settings, listener, clock, layer)
         self._only = only
         # All findings count while classes are formed; which of them matter is asked last.
         self._strict = replace(settings, fail_on=(), known=())
