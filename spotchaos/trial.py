@@ -23,6 +23,7 @@ from spotchaos.injectors.disks import (
     step_struck,
     strike_at_rest,
 )
+from spotchaos.injectors.leavings import left_in
 from spotchaos.injectors.program_store import (
     ProgramStore,
     StoreWanted,
@@ -74,7 +75,8 @@ class Stage:
             return None
         if view.folder != view.workspace.folder:
             return None  # the zygote knows the command by the folder's old path
-        start = start_of(command, self.program.environment, self.program.folder)
+        filled = [word.replace("{out}", str(view.out)) for word in command]
+        start = start_of(filled, self.program.environment, self.program.folder)
         if start is None or not self.zygote.serves(start):
             return None
         settings = self.settings
@@ -436,6 +438,7 @@ def run_attempt(
     for fault, rule in faults:
         if rule is None:
             struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
+    attempt = replace(attempt, left=left_in(view))
     if store is not None:
         stored, by_store = store.end_attempt()
         attempt = replace(attempt, stored=stored)
@@ -475,6 +478,7 @@ def _record(
         refused_write=running.refused_write,
         path="warm" if warm else "cold",
         notice=course.notice,
+        stuck=course.stuck,
     )
 
 
