@@ -279,6 +279,11 @@ PROGRAMS = {
     "last exception": "import atexit, sys\natexit.register(lambda: print(sys.last_type, sys.last_value))\n1 / 0",
     "source of frames": "import traceback, inspect\ndef f():\n    print(inspect.stack()[0].code_context)\n    traceback.print_stack(limit=2)\nf()",
     "module attribute of main": "import __main__\nx = 3\nprint(__main__.x, __main__.__file__)",
+    "finalizers": "import os, torch\nclass A:\n    def __del__(self): os.write(1, b'bye %d\\n' % self.x.numel())\na, b = A(), A()\na.x = b.x = torch.ones(3)\nb.me = b",
+    "buffer of C": "import ctypes\nctypes.CDLL(None).printf(b'from C\\n')",
+    "output gone": "import os\nprint('x')\nos.close(1)\nos.close(2)",
+    "no output": "import sys\nprint('x')\nsys.stdout = None",
+    "modules at the end": "import atexit, sys, torch\natexit.register(lambda: print('torch' in sys.modules, sys.modules['__main__'].x))\nx = 5",
     "argument parser": "import argparse\nargparse.ArgumentParser().parse_args()",
 }
 
