@@ -36,7 +36,23 @@ from typing import Any, NoReturn
 
 FDS = struct.Struct("4i")  # spec, control, lifeline, complaints
 # Packages whose shared objects have nothing to do at the end of a process: they compute.
-COMPUTING = ("functorch", "lib-dynload", "numpy", "safetensors", "scipy", "torch")
+COMPUTING = (
+    "PIL",
+    "functorch",
+    "lib-dynload",
+    "markupsafe",
+    "msgspec",
+    "numpy",
+    "psutil",
+    "pydantic_core",
+    "regex",
+    "safetensors",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "xxhash",
+    "yaml",
+)
 _OF_PACKAGES = ("site-packages", "dist-packages")
 
 _preloaded: list[types.ModuleType] = []
