@@ -76,11 +76,11 @@ def _last_reachable(
     limit = history.log.last + 1
     for barrier in barriers:
         first_after = barrier.of(rank)
-        if first_after is None or first_after >= number:
-            # The dead rank may have died before this barrier: nobody gets beyond it.
-            beyond = [n for other, n in barrier.reached if other != rank and n > number]
-            limit = min([limit, *beyond])
-            break
+        if first_after is not None and first_after <= number:
+            continue  # it may have died when it had passed this one
+        beyond = [n for other, n in barrier.reached if other != rank]
+        limit = max(number, min([limit, *beyond]))
+        break
     touched: set[object] = set()
     for op in history.ops:
         if op.number is None or op.number < number:
