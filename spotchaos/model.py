@@ -62,6 +62,7 @@ class StepMark:
     samples: tuple[str, ...] | None = None
     ids: str = "rows"  # "index" (of the data set) or "rows" (digests of their content)
     rows: tuple[str, ...] | None = None  # the digests, where the samples have an index
+    rows: tuple[str, ...] | None = None  # the digests, where the samples have an index
     micro: int = 1
     epoch: int | None = None
     t_s: float = 0.0

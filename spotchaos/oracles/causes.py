@@ -132,30 +132,41 @@ def reaches(view: RankView, stream: str, *, ranks: int) -> bool:
     being equal, something it was read for differs. A stream that does not move in the
     line until then was not read, and has reached nothing.
     """
+    if draws_order(view, stream):
+        return True
     found = mixup(view)
-    if found is not None and not (found.is_other_order and found.is_fixed_order):
-        if found.step > view.joined + 1:
-            if _moves(view.line, stream, view.joined, found.step - 1):
-                return True
-        elif _draws_order(view, stream, found):
-            return True
     if any(c != "scheduler" for c in view.wrong):
         return _reaches_first_loss(view, stream, found)
     first = view.first(*_FORWARD)
-    if first is None or (found is not None and found.step <= first.step):
+    if first is None:
         return False
+    if found is not None and found.step <= first.step:
+        # Another batch hides what the stream does to the step; one that is read within
+        # it in the line (dropout) matters all the same.
+        at_join = found.is_other_order and found.step == view.joined + 1
+        return at_join and _moves(view.line, stream, view.joined, view.joined + 1)
     if ranks > 1 and first.components == ("gradients",):
         # The loss of this rank is equal, so that its forward pass drew equal numbers.
         return False
     return _moves(view.line, stream, view.joined, first.step)
 
 
-def _draws_order(view: RankView, stream: str, found: Mixup) -> bool:
-    """Whether the very first batch may be another one because of this stream."""
-    if stream not in view.disturbed or found.instead is None:
+def draws_order(view: RankView, stream: str) -> bool:
+    """Whether the batches of a rank may be other ones because of this stream."""
+    found = mixup(view)
+    if found is None or (found.is_other_order and found.is_fixed_order):
+        return False
+    if stream not in view.streams:
+        return False
+    if found.step > view.joined + 1:
+        return _moves(view.line, stream, view.joined, found.step - 1)
+    if found.instead is None:
         return True
-    # Moved by a draw or two, and the batch of another step: the position was lost.
-    return _moves(view.line, stream, view.joined, max(view.line.steps))
+    # An order that another seed draws has no batch of the line: it is the place in it
+    # that was lost, unless the stream is back at that place or at the start.
+    if stream in view.disturbed:
+        return False
+    return found.instead == 1 or bool(view.looked[stream])
 
 
 def _reaches_first_loss(view: RankView, stream: str, found: Mixup | None) -> bool:

@@ -18,6 +18,7 @@ from spotchaos.model import (
     StepMark,
     Trial,
 )
+from spotchaos.oracles.numbering import numbered_as
 from spotchaos.oracles.saves import Habit, Saved, habit_of, is_spoilt, newest, saves_of
 from spotchaos.oracles.views import RankView, views_of
 from spotchaos.trace.lookup import (
@@ -276,7 +277,7 @@ def lay_out(
     last = len(trial.attempts) - 1
     links = [
         builder.add(
-            attempt,
+            numbered_as(builder.line, attempt),
             is_last=index == last,
             after_finish=resume_after_finish and index == last,
         )
@@ -296,14 +297,29 @@ def lay_out(
 
 
 def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:
-    """Return what turns an attempt's own count of epochs into that of its line."""
+    """Return what turns an attempt's own count of epochs into that of its line.
+
+    A batch that only a later epoch of the line has says that the attempt went on there:
+    what was left of the epoch before is not in it. One of an earlier epoch says nothing,
+    since an order that starts again at the seed has those batches in any epoch.
+    """
     if line is None or not trace.steps:
         return None
-    following = line.steps.get(joined + trace.steps[0].step)
-    own = trace.steps[0].epoch
-    if following is None or following.epoch is None or own is None:
+    first = trace.steps[0]
+    following = line.steps.get(joined + first.step)
+    if following is None or following.epoch is None or first.epoch is None:
         return None
-    return following.epoch - own
+    batch = first.components.get("batch")
+    if batch is None or following.components.get("batch") == batch:
+        return following.epoch - first.epoch
+    elsewhere = {
+        mark.epoch
+        for mark in line.steps.values()
+        if mark.components.get("batch") == batch and mark.epoch is not None
+    }
+    if len(elsewhere) == 1:
+        return max(following.epoch, *elsewhere) - first.epoch
+    return following.epoch - first.epoch
 
 
 def _look_up(

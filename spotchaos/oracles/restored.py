@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from spotchaos.model import Finding, Note
 from spotchaos.oracles.causes import (
+    draws_order,
     is_foreign,
     is_restart,
     judged,
@@ -180,7 +181,7 @@ def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
             " the iterator was made and the skipped batches were drawn"
         )
     words = _stream_words(view)(stream)
-    reached = _reached(view)
+    reached = _reached(view, stream)
     return Finding(
         "rng-not-restored" if draws is None else "rng-disturbed",
         f"after the resume at step {view.joined} {words}{on_ranks(ranks, link.views)}"
@@ -211,11 +212,13 @@ def _stream_words(view: RankView) -> Callable[[str], str]:
     return words
 
 
-def _reached(view: RankView) -> str:
+def _reached(view: RankView, stream: str) -> str:
     """Say what the stream changed first, where it is one thing."""
     found = mixup(view)
     first = view.first("batch", "samples", "loss", "gradients", "weights", "buffers")
     if found is not None and first is not None and found.step <= first.step:
+        if not draws_order(view, stream):
+            return "; it is read within each step"
         return f"; the batch of step {found.step} is another one"
     if first is None:
         return ""

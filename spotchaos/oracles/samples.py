@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from spotchaos.model import Finding, StepMark
-from spotchaos.oracles.causes import Mixup, judged, mixup, streams
+from spotchaos.oracles.causes import Mixup, draws_order, judged, mixup, streams
 from spotchaos.oracles.lineage import Case, Link, epoch_shift
 from spotchaos.oracles.words import HINTS, on_ranks
 
@@ -41,7 +40,11 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
     if first.begun:
         yield _half_a_step(link, first, ranks)
         return
-    drawn = any(streams(link, view) for view in link.views.values())
+    drawn = any(
+        draws_order(view, stream)
+        for view in link.views.values()
+        for stream in streams(link, view)
+    )
     repeated, skipped = (0, 0) if drawn else _compare(case, link)
     names = []
     if first.instead is not None or first.is_fixed_order:
@@ -109,7 +112,7 @@ def ledger(case: Case) -> dict[str, Any]:
     baseline, or a single one (null) where none is known.
     """
     expected = _tally(_course_of_line(case))
-    found = _tally(_as_in_line(case, case.course))
+    found = _tally(case.course)
     if not found:
         return {"repeated": 0, "skipped": 0, "epochs": [], "complete": False}
     complete = case.is_finished
@@ -151,22 +154,37 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
         for rank, steps in whole.items()
     }
     expected = _tally(_course_of_line(case))
-    found = _tally(_as_in_line(case, course))
-    in_all = _tally(_as_in_line(case, whole))
+    found = _tally(course)
+    in_all = _tally(whole)
+    ended = link.end >= case.horizon
+    if ended and _in_total(expected) == _in_total(in_all):
+        return 0, 0
     touched = {
         epoch for c in course.values() for s, (epoch, _) in c.items() if s > link.joined
     }
     last = max((e for e in touched if e is not None), default=None)
-    ended = link.end >= case.horizon
+    # The epoch that was being trained on when the state was saved may be left out.
+    left = [view.line.steps.get(link.joined + 1) for view in link.views.values()]
+    touched |= {mark.epoch for mark in left if mark is not None}
+    first = min((e for e in touched if e is not None), default=None)
     repeated = skipped = 0
-    for epoch in touched:
-        if epoch not in expected:
+    for epoch in expected:
+        if epoch is None or first is None:
+            concerns = epoch in touched
+        else:
+            concerns = first <= epoch and (ended or (last or 0) >= epoch)
+        if not concerns:
             continue
         over = ended or (epoch is not None and last is not None and epoch < last)
         more, _ = _difference(expected, found, epoch, ended=over)
         _, less = _difference(expected, in_all, epoch, ended=over)
         repeated, skipped = repeated + more, skipped + less
     return repeated, skipped
+
+
+def _in_total(tally: Tally) -> Counter[Sample]:
+    """Count how often each sample is trained on in all epochs together."""
+    return sum(tally.values(), Counter())
 
 
 def _difference(
@@ -196,30 +214,6 @@ def _unknown(expected: Tally, found: Tally, epoch: int | None) -> int:
 
 def _course_of_line(case: Case) -> Course:
     return {rank: _numbered(line.steps) for rank, line in case.line.ranks.items()}
-
-
-def _as_in_line(case: Case, course: Course) -> Course:
-    """Number the samples of batches that the baseline had as the baseline does.
-
-    Numbers depend on what the loader was given: a subset of what is left of an epoch
-    counts from 0 again.
-    """
-    renumbered: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
-    for rank, steps in course.items():
-        line = case.line.ranks.get(rank)
-        known = line.steps if line is not None else {}
-        by_batch = {mark.components.get("batch"): mark for mark in known.values()}
-        by_batch.pop(None, None)
-        renumbered[rank] = {}
-        for step, (epoch, mark) in steps.items():
-            batch = mark.components.get("batch")
-            there = known.get(step)
-            if there is None or there.components.get("batch") != batch:
-                there = by_batch.get(batch)
-            if there is not None:
-                mark = replace(mark, samples=there.samples, ids=there.ids)
-            renumbered[rank][step] = (epoch, mark)
-    return renumbered
 
 
 def _numbered(steps: Mapping[int, StepMark]) -> dict[int, tuple[int | None, StepMark]]:

@@ -107,6 +107,7 @@ def made(
     found: dict[str, str] = {}
     batches = [f.batch for f in trained if not f.batch.is_empty]
     ids: list[str] | None = None
+    rows: list[str] | None = None
     kind = "rows"
     if batches:
         found["batch"] = chained([b.digest for b in batches])
@@ -114,6 +115,7 @@ def made(
         kind = "index" if kinds == {"index"} else "rows"
         ids = [i for b in batches for i in b.ids_as(kind)]
         found["samples"] = chained(ids)
+        rows = [row for b in batches for row in b.ids_as("rows")]
     kept = [
         loss
         for loss in losses
@@ -127,10 +129,13 @@ def made(
         value = total if values and total - total == 0.0 else None
     if gradients is not None:
         found["gradients"] = gradients
+    # Without an index the rows are the samples already.
+    of_index = {"rows": rows} if kind == "index" else {}
     return {
         "c": found,
         "loss": value,
         "samples": ids,
         "ids": kind,
+        **of_index,
         "micro": max(1, len(trained) or len(kept)),
     }

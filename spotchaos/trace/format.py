@@ -23,7 +23,8 @@ Marks, by their key `k`:
     step      an optimizer step was completed: step (counted in this attempt from 1),
               c: fingerprints of what it consumed and made ("batch", "samples",
               "loss", "gradients"), loss (a float), samples (list of ids, as trained
-              on), ids ("index" or "rows"), micro (micro-batches in the window), epoch
+              on), ids ("index" or "rows"), rows (with "index": digests of their
+              content), micro (micro-batches in the window), epoch
     save      a save began: n (counted from 1 in this attempt, on this rank), writer,
               step; the state at "save" that follows carries the same n
     saved     it ended: n, paths (final names, below the watched folder, relative),

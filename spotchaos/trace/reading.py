@@ -234,7 +234,7 @@ def _read_state(process: _Process, mark: Mapping[str, Any]) -> None:
 
 
 def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
-    samples = mark.get("samples")
+    samples, rows = mark.get("samples"), mark.get("rows")
     loss = mark.get("loss")
     components = {str(k): str(v) for k, v in dict(mark["c"]).items() if v is not None}
     process.steps[int(mark["step"])] = StepMark(
@@ -243,6 +243,7 @@ def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
         loss=None if loss is None else float(loss),
         samples=None if samples is None else tuple(str(s) for s in samples),
         ids=str(mark.get("ids") or "rows"),
+        rows=None if rows is None else tuple(str(r) for r in rows),
         micro=int(mark.get("micro") or 1),
         epoch=mark.get("epoch"),
         t_s=float(mark.get("t") or 0.0),

@@ -12,16 +12,14 @@ a lost optimizer changes the next weights, a lost stream the next order.
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+
+from flaws import PERFECT, STREAMS, Flaw, State, Stream, digest, shuffled
 
 from spotchaos.model import (
     Attempt,
     AttemptTrace,
-    Baseline,
     Ended,
     LoadMark,
     RankTrace,
@@ -31,104 +29,6 @@ from spotchaos.model import (
     Trial,
 )
 from spotchaos.oracles import judge_baselines
-
-BLOCK = 624
-
-
-def digest(*parts):
-    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
-
-
-@functools.lru_cache
-def _shuffled(count, seed):
-    ids = [str(i) for i in range(count)]
-    if seed != repr("fixed"):
-        random.Random(seed).shuffle(ids)
-    return tuple(ids)
-
-
-@dataclass
-class Stream:
-    """A Mersenne twister, as far as fingerprints know it."""
-
-    seed: object
-    used: int = 0
-
-    def draw(self, words=2):
-        value = digest("draw", self.seed, self.used, words)
-        self.used += words
-        return value
-
-    def mark(self):
-        block, position = divmod(self.used, BLOCK)
-        return (
-            digest("block", self.seed, block),
-            digest("block", self.seed, block + 1),
-            position,
-        )
-
-    def copy(self):
-        return Stream(self.seed, self.used)
-
-
-STREAMS = ("rng.python", "rng.numpy", "rng.torch", "rng.generators")
-
-
-@dataclass
-class State:
-    """The whole training state of all ranks after a step."""
-
-    step: int
-    weights: str
-    buffers: list
-    optimizer: str
-    scheduler: int
-    scaler: str
-    averages: str
-    streams: list  # for each rank: name -> Stream
-    epoch: int = 0
-    position: int = 0  # batches of the epoch that were trained on
-    order_seed: object = None
-
-    def copy(self):
-        return replace(
-            self,
-            buffers=list(self.buffers),
-            streams=[{n: s.copy() for n, s in each.items()} for each in self.streams],
-        )
-
-
-@dataclass(frozen=True)
-class Flaw:
-    """What goes wrong in a resume; nothing by default.
-
-    lost: components that are left as a fresh start has them; "position" (of the epoch),
-        "order" (of the epoch, drawn anew from the stream as it is then), "epoch".
-    foreign: components that come from nowhere.
-    stale: component -> which checkpoint before the chosen one it comes from (1, 2, ...).
-    disturbed: stream -> words drawn between its restore and the first step.
-    """
-
-    lost: frozenset = frozenset()
-    foreign: frozenset = frozenset()
-    stale: dict = field(default_factory=dict)
-    disturbed: dict = field(default_factory=dict)
-    older: int = 0  # resumes from that many checkpoints before the newest
-    restarts: bool = False
-    skip_batches: int = 0  # fetched and never trained on
-    reorders_sum: bool = False  # gradients of the first step differ in the last bits
-    hidden: bool = False  # something in no component decides the first step
-    scheduler_ahead: int = 0
-    ranks: tuple | None = None  # which ranks the flaw strikes; None: all
-    extra_steps: int = 0
-    dtypes: dict = field(default_factory=dict)
-    rank_older: dict = field(default_factory=dict)  # rank -> as `older`, weights too
-
-    def strikes(self, rank):
-        return self.ranks is None or rank in self.ranks
-
-
-PERFECT = Flaw()
 
 
 @dataclass(frozen=True)
@@ -227,7 +127,7 @@ class Program:
             state.order_seed = "fixed"
 
     def samples(self, state, rank):
-        ids = _shuffled(
+        ids = shuffled(
             self.epoch_steps * self.batch * self.ranks, repr(state.order_seed)
         )
         start = (state.position * self.ranks + rank) * self.batch
@@ -327,6 +227,9 @@ class Program:
                 if name in flaw.foreign and flaw.strikes(rank):
                     state.streams[rank][name] = Stream(("foreign", name, rank))
         state.position += flaw.skip_batches
+        if flaw.next_epoch:
+            state.position = self.epoch_steps
+        run.left_from = state.position if flaw.renumbers else None
         if "epoch" in flaw.lost:
             state.epoch = 0
         run.dtypes = {"weights": "float32", "optimizer": "float32", **flaw.dtypes}
@@ -340,6 +243,7 @@ class Program:
         if state.position >= self.epoch_steps or state.order_seed is None:
             if state.position >= self.epoch_steps:
                 state.epoch, state.position = state.epoch + 1, 0
+                run.left_from = None
             self.begin_epoch(state)
         batches = []
         for rank in range(self.ranks):
@@ -388,20 +292,22 @@ class Program:
         for rank in range(self.ranks):
             ids, content, extra = batches[rank]
             found = {"batch": content, "loss": losses[rank], "gradients": gradients}
-            rows = (
-                ids
-                if self.ids == "index"
-                else tuple(digest("row", i, extra) for i in ids)
-            )
+            rows = tuple(digest("row", i, extra) for i in ids)
+            named = ids if self.ids == "index" else rows
+            if run.left_from is not None and self.ids == "index":
+                # A loader over what is left of the epoch: other data, its own numbers.
+                start = (state.position - 1 - run.left_from) * self.ranks + rank
+                named = tuple(str(start * self.batch + i) for i in range(len(ids)))
             if self.ids is not None:
-                found["samples"] = digest("samples", rows)
+                found["samples"] = digest("samples", named)
             run.steps[rank].append(
                 StepMark(
                     step=local + 1,
                     components=found,
                     loss=0.5,
-                    samples=None if self.ids is None else rows,
+                    samples=None if self.ids is None else named,
                     ids=self.ids or "rows",
+                    rows=rows if self.ids == "index" else None,
                     epoch=state.epoch,
                     t_s=run.now(),
                 )
@@ -489,6 +395,7 @@ class _Run:
         self.finish = [None for _ in ranks]
         self.dtypes = {}
         self.override = {}
+        self.left_from = None  # position from which samples are counted anew
 
     def now(self):
         self.clock += 0.01
@@ -523,4 +430,4 @@ def names(judgement):
     return [f.name for f in judgement.findings]
 
 
-__all__ = ["PERFECT", "Baseline", "Flaw", "Program", "State", "Stream", "names"]
+__all__ = ["PERFECT", "STREAMS", "Flaw", "Program", "digest", "names"]

@@ -7,6 +7,7 @@ stateful loader as well.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING
@@ -129,7 +130,9 @@ def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
     TRAINING.counted["batch"] += 1
     if SESSION.fingerprint != "light":
         try:
-            ids = _ids(index) if getattr(iterator, "_in_order", True) else None
+            ids = None
+            if getattr(iterator, "_in_order", True):
+                ids = _ids(index, getattr(iterator, "_dataset", None))
             if ids is not None:
                 FETCHED.add(ids, data)
         except Exception as error:
@@ -138,13 +141,30 @@ def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
     SESSION.site("fetch")
 
 
-def _ids(index: Any) -> list[str] | None:
-    """Return the samples' ids; None if the data set is one without indices."""
+def _ids(index: Any, data: Any) -> list[str] | None:
+    """Return the samples' ids; None if the data set is one without indices.
+
+    The ids of a subset are those of the data set itself: what is left of an epoch is
+    often a subset of it, whose own numbers count from 0 at every resume.
+    """
     if index is None:
         return None
-    if isinstance(index, (list, tuple)):
-        return None if any(i is None for i in index) else [str(i) for i in index]
-    return [str(index)]
+    numbers = list(index) if isinstance(index, (list, tuple)) else [index]
+    if any(number is None for number in numbers):
+        return None
+    seen = set()
+    subset = sys.modules["torch"].utils.data.Subset
+    while isinstance(data, subset) and id(data) not in seen:
+        seen.add(id(data))
+        indices = data.indices
+        numbers = [_plain(indices[number]) for number in numbers]
+        data = data.dataset
+    return [str(number) for number in numbers]
+
+
+def _plain(number: Any) -> Any:
+    """Return a number of an array or tensor as one of Python's."""
+    return number.item() if hasattr(number, "item") else number
 
 
 def _follow_creation(kind: Any) -> None:

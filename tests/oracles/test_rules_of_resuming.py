@@ -1,0 +1,238 @@
+"""What is said of the place that a run resumes from, and of one that does not resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from laying import BASELINE, PLAIN, changed, first, lost, never_trained, trial_of
+from synthetic import Flaw, Program, names
+
+from spotchaos.model import Ended, ProgramException, SaveMark, StateMark, Trial, Verdict
+from spotchaos.oracles import judge
+from spotchaos.oracles.saves import pattern_of
+
+# -- rule 3: saves and resume points ---------------------------------------------------
+
+
+def test_a_start_from_0_is_right_while_nothing_is_saved():
+    judgement = judge(PLAIN.trial([3]), BASELINE)
+    assert names(judgement) == []
+    assert judgement.resumes[0].joined == 0
+    assert judgement.resumes[0].lost_steps == 3
+
+
+def test_a_start_from_0_is_right_while_the_first_save_is_in_flight():
+    assert names(judge(PLAIN.trial([4], in_save=(1,)), BASELINE)) == []
+
+
+def test_right_after_a_save_the_one_before_is_a_fair_choice_too():
+    judgement = judge(PLAIN.trial([8], flaw=Flaw(older=1)), BASELINE)
+    assert names(judgement) == []
+    assert judgement.resumes[0].joined == 4
+
+
+def test_a_step_after_a_save_the_one_before_is_stale():
+    judgement = judge(PLAIN.trial([9], flaw=Flaw(older=1)), BASELINE)
+    assert names(judgement) == ["stale-resume"]
+
+
+def test_a_best_model_is_no_resume_point():
+    def best_only(rank):
+        saves = [
+            replace(save, paths=("best.pt",)) if save.step == 12 else save
+            for save in rank.saves
+        ]
+        return replace(rank, saves=tuple(saves))
+
+    trial = PLAIN.trial([13], flaw=Flaw(older=1))
+    told = replace(
+        trial, attempts=(changed(trial.attempts[0], ranks=best_only), trial.attempts[1])
+    )
+    judgement = judge(told, BASELINE)
+    assert names(judgement) == []
+    assert judgement.resumes[0].newest_resume_point == 8
+
+
+def test_a_part_that_is_missing_makes_a_save_not_whole():
+    def parts(rank, *, whole_until):
+        saves = [
+            replace(
+                save,
+                paths=(f"ckpt-{save.step}/model.pt",)
+                if save.step > whole_until
+                else (f"ckpt-{save.step}/model.pt", f"ckpt-{save.step}/opt.pt"),
+            )
+            for save in rank.saves
+        ]
+        return replace(rank, saves=tuple(saves))
+
+    run = changed(BASELINE.first, ranks=lambda rank: parts(rank, whole_until=99))
+    baseline = replace(BASELINE, runs=(run, run), patterns=("ckpt-#/model.pt",))
+    trial = PLAIN.trial([13], flaw=Flaw(older=1))
+    cut = changed(trial.attempts[0], ranks=lambda rank: parts(rank, whole_until=8))
+    assert (
+        names(judge(replace(trial, attempts=(cut, trial.attempts[1])), baseline)) == []
+    )
+
+
+def test_a_save_at_a_step_of_its_own_is_known_by_its_content():
+    def saved_at_13(rank):
+        state = StateMark(
+            step=13,
+            at="save",
+            components=dict(BASELINE.first.trace.ranks[0].states[13].components),
+        )
+        extra = SaveMark(9, 13, ("ckpt-13.pt",), state, 1e6, 1e6 + 1)
+        return replace(rank, saves=(*rank.saves, extra))
+
+    trial = PLAIN.trial([13])
+    stopped = changed(
+        trial.attempts[0],
+        ranks=saved_at_13,
+        ended=Ended.EXITED,
+        signal="TERM",
+        signalled_step=13,
+        exit_code=143,
+    )
+    judgement = judge(replace(trial, attempts=(stopped, trial.attempts[1])), BASELINE)
+    assert names(judgement) == ["stale-resume"]
+    assert judgement.resumes[0].newest_resume_point == 13
+
+
+def test_lost_work_is_judged_by_the_bound_that_was_given():
+    trial = PLAIN.trial([15])
+    assert names(judge(trial, BASELINE)) == []
+    assert names(judge(trial, BASELINE, max_lost_steps=3)) == []
+    assert names(judge(trial, BASELINE, max_lost_steps=2)) == ["lost-work"]
+
+
+def test_no_checkpoint_is_said_only_of_a_program_that_never_saves():
+    program = Program(save_every=99)
+    judgement = judge(program.trial([13]), program.baseline(patterns=()))
+    assert names(judgement) == ["no-checkpoint"]
+    assert names(judge(PLAIN.trial([3]), BASELINE)) == []
+
+
+def test_a_program_that_saves_only_at_its_end_has_no_checkpoint():
+    program = Program(save_every=24)
+    assert names(judge(program.trial([13]), program.baseline())) == ["no-checkpoint"]
+
+
+@pytest.mark.parametrize(
+    ("flaw", "said"),
+    [
+        pytest.param(Flaw(restarts=True), "from step 0", id="from-0"),
+        pytest.param(Flaw(extra_steps=4), "beyond the last step", id="beyond"),
+    ],
+)
+def test_a_finished_program_that_trains_again_is_named(flaw, said):
+    trial = PLAIN.trial([], after_finish=True, flaw=flaw)
+    (finding,) = judge(trial, BASELINE, resume_after_finish=True).findings
+    assert finding.name == "retrained-after-finish"
+    assert said in finding.message
+
+
+def test_redoing_the_last_steps_identically_is_no_retraining():
+    program = Program(horizon=22)
+    trial = program.trial([], after_finish=True)
+    assert trial.attempts[1].trace.completed == 2
+    assert names(judge(trial, program.baseline(), resume_after_finish=True)) == []
+
+
+def test_redoing_the_last_steps_with_other_weights_is_retraining():
+    program = Program(horizon=22)
+    trial = program.trial([], after_finish=True, flaw=lost("rng.torch"))
+    judgement = judge(trial, program.baseline(), resume_after_finish=True)
+    assert names(judgement) == ["retrained-after-finish"]
+
+
+def test_a_resume_that_has_nothing_left_to_train_is_held():
+    judgement = judge(PLAIN.trial([24]), BASELINE)
+    assert names(judgement) == []
+    assert judgement.resumes[0].joined == 24
+
+
+def test_a_resume_that_trains_nothing_and_says_it_is_done_is_not():
+    done = never_trained(ended=Ended.FINISHED, exit_code=0)
+    assert names(judge(trial_of(first(), done), BASELINE)) == ["step-count-wrong"]
+
+
+def test_one_pattern_stands_for_all_steps_and_temporary_names():
+    assert pattern_of("out/ckpt-12/model.pt") == pattern_of("./out/ckpt-4/model.pt.tmp")
+    assert pattern_of("out/template.pt") == "out/template.pt"
+
+
+# -- resumes that do not come off --------------------------------------------------------
+
+
+def failing(**changes):
+    exception = ProgramException("EOFError", "Ran out of input", "train.py", 40)
+    attempt = PLAIN.attempt(number=2, stop=1)[0]
+
+    def died(rank):
+        return replace(
+            rank, states={}, steps=(), saves=(), finish=None, exception=exception
+        )
+
+    return changed(
+        attempt, ranks=died, **{"ended": Ended.FAILED, "exit_code": 1, **changes}
+    )
+
+
+def control(*attempts):
+    return Trial(number=0, plan="step-end:9", attempts=attempts)
+
+
+def test_a_resume_that_fails_only_after_this_kill_is_resume_failed():
+    fine = PLAIN.trial([9])
+    baseline = replace(BASELINE, control=control(*fine.attempts))
+    (finding,) = judge(trial_of(first(), failing()), baseline).findings
+    assert finding.name == "resume-failed"
+    assert finding.where == {"file": "train.py", "line": 40}
+    assert "EOFError: Ran out of input" in finding.message
+
+
+def test_a_resume_that_fails_after_a_clean_stop_too_never_resumes():
+    baseline = replace(BASELINE, control=control(first(9), failing()))
+    assert names(judge(trial_of(first(), failing()), baseline)) == ["never-resumes"]
+
+
+def test_a_clear_refusal_keeps_a_promise_that_accepts_it():
+    trial = trial_of(first(), failing())
+    assert judge(trial, BASELINE, accept_refusal=True).verdict is Verdict.HELD
+    assert judge(trial, BASELINE).verdict is Verdict.VIOLATED
+
+
+def test_a_failure_in_mid_run_is_no_refusal():
+    trial = PLAIN.trial([13])
+    broken = changed(
+        PLAIN.attempt(number=2, checkpoint=PLAIN.attempt(stop=13)[1][-1], stop=3)[0],
+        ended=Ended.FAILED,
+        exit_code=1,
+    )
+    told = replace(trial, attempts=(trial.attempts[0], broken))
+    judgement = judge(told, BASELINE, accept_refusal=True)
+    assert names(judgement) == ["resume-failed"]
+    assert "3 steps after the resume at step 12" in judgement.findings[0].message
+
+
+def test_a_hang_says_where_it_waits():
+    stacks = 'Thread 1:\n  File "train.py", line 31 in barrier\n  File "x.py", line 1 in run\n'
+    hung = never_trained(ended=Ended.HUNG, exit_code=None, stacks=stacks)
+    (finding,) = judge(trial_of(first(), hung), BASELINE).findings
+    assert (finding.name, finding.where) == ("hang", {"file": "train.py", "line": 31})
+
+
+def test_attempts_that_fail_one_after_another_make_no_progress():
+    attempts = [first(), *(replace(failing(), number=n) for n in (2, 3, 4))]
+    found = names(judge(trial_of(*attempts), BASELINE))
+    assert found == ["resume-failed", "no-progress"]
+    assert "no-progress" not in names(judge(trial_of(*attempts[:3]), BASELINE))
+
+
+def test_a_write_that_isolation_refused_is_unknown():
+    refused = never_trained(refused_write="/data/cache")
+    judgement = judge(trial_of(first(), refused), BASELINE)
+    assert judgement.verdict is Verdict.UNKNOWN
+    assert "/data/cache" in judgement.findings[0].message

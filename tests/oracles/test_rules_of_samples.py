@@ -1,0 +1,201 @@
+"""What is said of the samples after a resume: repeated, skipped, in another order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from laying import BASELINE, PLAIN, changed, lost, with_last
+from synthetic import Flaw, Program, digest, names
+
+from spotchaos.oracles import judge
+
+# -- rule 2: samples -------------------------------------------------------------------
+
+
+def test_steps_done_again_are_lost_work_and_not_repeated_samples():
+    judgement = judge(PLAIN.trial([15, 2]), BASELINE)
+    assert [r.lost_steps for r in judgement.resumes] == [3, 2]
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 0)
+    assert names(judgement) == []
+
+
+def test_a_loader_of_what_is_left_that_numbers_anew_repeats_nothing():
+    def numbered_anew(rank):
+        steps = [
+            replace(
+                mark,
+                samples=tuple(str(i) for i in range(len(mark.samples))),
+                components={**mark.components, "samples": digest("anew", mark.step)},
+            )
+            for mark in rank.steps
+        ]
+        return replace(rank, steps=tuple(steps))
+
+    judgement = judge(with_last(PLAIN.trial([13]), ranks=numbered_anew), BASELINE)
+    assert names(judgement) == []
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 0)
+    flaw = lost("rng.torch")
+    program = Program(order="epoch")
+    trial = with_last(program.trial([13], flaw=flaw), ranks=numbered_anew)
+    assert names(judge(trial, program.baseline())) == ["rng-not-restored"]
+
+
+def test_the_ledger_counts_for_each_epoch():
+    judgement = judge(PLAIN.trial([13], flaw=lost("position")), BASELINE)
+    assert judgement.ledger["epochs"] == [
+        {"epoch": 0, "repeated": 0, "skipped": 0},
+        {"epoch": 1, "repeated": 8, "skipped": 0},
+        {"epoch": 2, "repeated": 0, "skipped": 8},
+    ]
+    assert names(judgement) == ["samples-repeated", "samples-skipped"]
+
+
+def test_the_same_samples_otherwise_augmented_are_no_other_order():
+    program = Program(dropout_words=0, order="epoch", augment_from="rng.numpy")
+    flaw = lost("rng.numpy")
+    assert "order-changed" not in names(
+        judge(program.trial([13], flaw=flaw), program.baseline())
+    )
+
+
+def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
+    program = Program(dropout_words=0, order="rng.generators")
+    flaw = lost("rng.generators")
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["rng-not-restored", "order-changed"]
+    assert judgement.findings[0].component == "rng.generators"
+
+
+def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
+    def skipping(rank):
+        return replace(rank, counts={**rank.counts, "backward": len(rank.steps) + 3})
+
+    program = Program(has_scaler=True)
+    trial = program.trial([13], flaw=lost("scaler", "rng.torch"))
+    baseline = program.baseline()
+    assert "rng-not-restored" in names(judge(trial, baseline))
+    (finding,) = judge(with_last(trial, ranks=skipping), baseline).findings
+    assert finding.name == "scaler-not-restored"
+    assert "skipped steps" in finding.message
+
+
+def test_a_step_that_was_saved_half_way_says_what_is_lost():
+    def accumulated(rank, first=None):
+        steps = []
+        for mark in rank.steps:
+            cut = mark.samples[len(mark.samples) // 2 :]
+            other = {"batch": digest("half", cut), "samples": digest("samples", cut)}
+            half = mark.step == first
+            steps.append(
+                replace(
+                    mark,
+                    micro=1 if half else 2,
+                    samples=cut if half else mark.samples,
+                    components={**mark.components, **(other if half else {})},
+                )
+            )
+        return replace(rank, steps=tuple(steps))
+
+    runs = tuple(changed(run, ranks=accumulated) for run in BASELINE.runs)
+    baseline = replace(BASELINE, runs=runs)
+    trial = PLAIN.trial([13])
+    whole = with_last(trial, ranks=accumulated)
+    assert names(judge(whole, baseline)) == []
+    halved = with_last(trial, ranks=lambda rank: accumulated(rank, first=1))
+    (finding,) = judge(halved, baseline).findings
+    assert finding.name == "samples-skipped"
+    assert finding.message.startswith(
+        "the first step after the resume at step 12 was made of 1 micro-batch instead of"
+        " 2: the gradients of "
+    )
+
+
+def test_a_fixed_order_is_not_drawn_from_a_lost_stream():
+    program = Program(dropout_words=0, order="fixed")
+    judgement = judge(
+        program.trial([13], flaw=lost("rng.torch", "position")), program.baseline()
+    )
+    assert "rng-not-restored" not in names(judgement)
+    assert "samples-repeated" in names(judgement)
+
+
+def test_an_epoch_that_is_left_out_is_skipped_and_the_next_repeats_nothing():
+    program = Program(order="epoch", batch=4, dropout_words=0)
+    flaw = Flaw(next_epoch=True)
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["samples-skipped"]
+    (finding,) = judgement.findings
+    assert "got the batch of step 17 instead of 13; 16 samples left out" in (
+        finding.message
+    )
+    assert judgement.ledger["epochs"][1] == {"epoch": 1, "repeated": 0, "skipped": 16}
+    assert names(judge(program.trial([13]), program.baseline())) == []
+
+
+def test_a_stream_that_was_moved_did_not_draw_a_batch_of_another_step():
+    """The epoch's iterator was made after the restore; each step draws from it too."""
+    program = Program(order="epoch", batch=4)
+    flaw = Flaw(next_epoch=True)
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["rng-disturbed", "samples-skipped"]
+    assert "it is read within each step" in judgement.findings[0].message
+    program = Program()
+    judgement = judge(program.trial([13], flaw=lost("rng.torch")), program.baseline())
+    assert names(judgement) == ["rng-not-restored", "order-changed"]
+
+
+def test_an_epoch_that_starts_again_is_repeated_and_nothing_of_the_next_is_skipped():
+    program = Program(order="epoch", batch=4)
+    flaw = lost("position", extra_steps=4)
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["step-count-wrong", "samples-repeated"]
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (16, 0)
+
+
+def test_what_is_left_of_an_epoch_in_another_order_is_neither_more_nor_less():
+    program = Program(order="epoch", dropout_words=0)
+    flaw = lost("order", renumbers=True)
+
+    def shuffled_again(rank):
+        """Turn the order of what was left of the epoch around."""
+        first, *others = rank.steps
+        left = [m for m in (first, *others) if m.epoch == first.epoch]
+        turned = [
+            replace(
+                mark,
+                samples=mark.samples,
+                rows=other.rows[::-1],
+                components={
+                    **mark.components,
+                    "batch": digest("turned", mark.step),
+                    "samples": digest("turned", mark.step),
+                    "loss": digest("turned", mark.step),
+                },
+            )
+            for mark, other in zip(left, reversed(left), strict=True)
+        ]
+        return replace(rank, steps=(*turned, *rank.steps[len(left) :]))
+
+    trial = with_last(program.trial([13], flaw=flaw), ranks=shuffled_again)
+    judgement = judge(trial, program.baseline())
+    assert names(judgement) == ["order-changed"]
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 0)
+    assert names(judge(program.trial([13], flaw=flaw), program.baseline())) == []
+
+
+@pytest.mark.parametrize("seen", ["index", "rows"])
+def test_samples_have_one_name_with_a_loader_and_without(seen):
+    """After the resume the batches come from a loader, or no longer from one."""
+    other = "rows" if seen == "index" else "index"
+    program, twin = (
+        Program(order="epoch", dropout_words=0, ids=ids) for ids in (seen, other)
+    )
+    flaw = lost("position")
+    expected = judge(program.trial([13], flaw=flaw), program.baseline())
+    begun, _ = program.attempt(stop=13)
+    resumed = twin.trial([13], flaw=flaw).attempts[1]
+    trial = replace(program.trial([13]), attempts=(begun, resumed))
+    assert names(judge(trial, program.baseline())) == names(expected)
+    right = replace(trial, attempts=(begun, twin.trial([13]).attempts[1]))
+    assert names(judge(right, program.baseline())) == []

@@ -1,0 +1,83 @@
+"""What is said of how a program was stopped, and of how it answered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from laying import BASELINE, PLAIN, changed, trial_of, with_last
+from synthetic import names
+
+from spotchaos.model import Ended, Verdict
+from spotchaos.oracles import judge
+
+# -- rules 5 and 6: what was carried out, and how it was answered ----------------------------
+
+
+def test_a_kill_point_that_was_never_reached_is_unknown():
+    attempt = changed(PLAIN.attempt()[0], reached=False)
+    judgement = judge(trial_of(attempt), BASELINE)
+    assert (names(judgement), judgement.verdict) == (["not-reached"], Verdict.UNKNOWN)
+    assert judgement.holds_up_to is None
+
+
+def test_a_drawn_kill_point_that_was_not_reached_drops_off():
+    trial = with_last(PLAIN.trial([13]), reached=False)
+    assert names(judge(replace(trial, dropped=("step-end:30",)), BASELINE)) == []
+
+
+def stopped(exit_code, *, stop=13, **changes):
+    defaults = {
+        "ended": Ended.EXITED,
+        "exit_code": exit_code,
+        "signal": "TERM",
+        "signalled_step": stop - 1,
+    }
+    trial = PLAIN.trial([stop])
+    attempt = changed(trial.attempts[0], **{**defaults, **changes})
+    return replace(trial, attempts=(attempt, *trial.attempts[1:]))
+
+
+def test_status_0_with_steps_missing_is_a_wrong_exit_code():
+    assert names(judge(stopped(0), BASELINE)) == ["exit-code"]
+
+
+def test_death_by_the_default_action_is_no_finding():
+    assert names(judge(stopped(-15), BASELINE)) == []
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "declared", "expected"),
+    [
+        pytest.param(-15, (143,), [], id="two-spellings-of-one-status"),
+        pytest.param(143, (-15,), [], id="and-the-other-way"),
+        pytest.param(0, (0,), [], id="declared-0"),
+        pytest.param(85, (143, 85), [], id="one-of-several"),
+        pytest.param(1, (143,), ["exit-code"], id="not-declared"),
+        pytest.param(0, (143,), ["exit-code"], id="0-not-declared"),
+    ],
+)
+def test_a_declared_exit_code_is_judged(exit_code, declared, expected):
+    assert names(judge(stopped(exit_code), BASELINE, exit_codes=declared)) == expected
+
+
+def test_a_program_that_finishes_within_the_grace_window_may_exit_with_0():
+    trial = stopped(0, stop=24)
+    assert "exit-code" not in names(judge(trial, BASELINE, exit_codes=(143,)))
+
+
+def test_training_on_to_the_deadline_without_a_save_is_ignoring_the_signal():
+    trial = stopped(None, stop=15, ended=Ended.RECLAIMED, signalled_step=13)
+    assert names(judge(trial, BASELINE)) == ["signal-ignored"]
+
+
+def test_a_save_begun_and_whole_in_time_is_an_answer():
+    trial = stopped(None, stop=18, ended=Ended.RECLAIMED, signalled_step=15)
+    assert names(judge(trial, BASELINE)) == []
+
+
+def test_a_save_begun_and_not_whole_misses_the_deadline():
+    trial = PLAIN.trial([16], in_save=(1,))
+    attempt = changed(trial.attempts[0], signal="TERM", signalled_step=15)
+    told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
+    assert names(judge(told, BASELINE)) == ["deadline-missed"]
