@@ -6,6 +6,7 @@ import contextlib
 import logging
 import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +74,23 @@ class CheckpointStore:
         """Make the folder and sweep what interrupted saves left in it.
 
         Call it once, at the start, on the rank that saves.
+
+        Raises:
+            CheckpointError: nothing can be saved there.
         """
+        try:
+            self._prepare()
+        except OSError as error:
+            raise CheckpointError(
+                f"no checkpoint can be kept in {self.root}: {error.strerror}",
+                hint="name a folder that this user may make and write in",
+            ) from error
+
+    def _prepare(self) -> None:
         self.root.mkdir(parents=True, exist_ok=True)
+        # Now, and not at the first save, which may be hours away.
+        with tempfile.TemporaryFile(dir=self.root):
+            pass
         sweep(self.root)
         for folder in self._folders():
             if not (folder / manifests.NAME).exists():

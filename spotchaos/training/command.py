@@ -56,7 +56,7 @@ def _train(options: argparse.Namespace) -> int:
     from torch.nn import functional
 
     from spotchaos.training.peers import join
-    from spotchaos.training.pollers import POLLERS, detect
+    from spotchaos.training.pollers import POLLERS, AzurePoller, detect
     from spotchaos.training.text import VOCABULARY, Windows
     from spotchaos.training.trainer import Schedule, Trainer, be_deterministic
     from spotchaos.training.transformer import CharTransformer
@@ -69,6 +69,9 @@ def _train(options: argparse.Namespace) -> int:
     pollers = detect() if options.watch == "auto" else []
     if options.watch in POLLERS:
         pollers = [POLLERS[options.watch]()]
+    for poller in pollers:
+        if isinstance(poller, AzurePoller):
+            poller.acknowledge = options.acknowledge
     torch.set_num_threads(options.threads)
     be_deterministic()
     with InterruptionWatch(pollers=pollers) as watch:
@@ -183,6 +186,8 @@ def _parser() -> argparse.ArgumentParser:
         help="steps between evaluations; 0 never evaluates")  # fmt: skip
     add("--watch", choices=["auto", "none", "aws", "gcp", "azure", "alibaba"],
         default="auto", help="whose notice of an interruption to watch for, beside signals")  # fmt: skip
+    add("--acknowledge", action="store_true", help="tell Azure to go ahead once the "
+        "state is saved, instead of waiting for its deadline")  # fmt: skip
     add(
         "--timing",
         action="store_true",

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.errors import CheckpointError
 from spotchaos.training.background import BackgroundSaver
 from spotchaos.training.checkpoint import STATE, Checkpoint, CheckpointStore
 from spotchaos.training.peers import Peers
@@ -101,15 +100,13 @@ class Keeper:
             CheckpointError: on every rank, if rank 0 cannot use what it found.
         """
         chosen: Checkpoint | None = None
-        fault = ""
-        if peers.leads:
-            try:
-                chosen = self.store.newest()
-            except CheckpointError as error:
-                fault = str(error)
-        fault, step = peers.broadcast((fault, None if chosen is None else chosen.step))
-        if fault:
-            raise CheckpointError(fault)
+
+        def choose() -> None:
+            nonlocal chosen
+            chosen = self.store.newest()
+
+        peers.led(choose)
+        step = peers.broadcast(None if chosen is None else chosen.step)
         if step is None:
             return None
         if peers.world_size == 1:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from spotchaos.errors import CheckpointError
+
+# Bytes of one exchange: each has the bound for itself, however large the whole.
+_PIECE_BYTES = 64 << 20
 
 
 class Peers:
@@ -22,12 +28,21 @@ class Peers:
         rank: this rank, from 0.
         world_size: how many there are; with 1 nothing is ever sent.
         control: the group for small exchanges; None with one rank.
+        timeout_s: its bound.
     """
 
-    def __init__(self, rank: int, world_size: int, control: Any = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        control: Any = None,
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self._control = control
+        self._beat_s = timeout_s / 4
 
     @property
     def leads(self) -> bool:
@@ -66,8 +81,57 @@ class Peers:
         else:
             data = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
         if self.world_size > 1:
-            dist.broadcast(data, src=0, group=self._control)
+            for piece in data.split(_PIECE_BYTES):
+                dist.broadcast(piece, src=0, group=self._control)
         return data
+
+    def led(self, work: Callable[[], None]) -> None:
+        """Have rank 0 do something, however long it takes; every rank returns when it has.
+
+        Rank 0 says again and again that it is still there, so that the bound on silence
+        is none on the work: an upload may take minutes.
+
+        Raises:
+            Exception: on rank 0, whatever `work` raises.
+            CheckpointError: on the others, in the words of what rank 0 raised.
+        """
+        if self.world_size == 1:
+            work()
+        elif self.leads:
+            self._lead(work)
+        else:
+            is_done, fault = False, ""
+            while not is_done:
+                is_done, fault = self.broadcast(None)
+            if fault:
+                raise CheckpointError(fault)
+
+    def _lead(self, work: Callable[[], None]) -> None:
+        done = threading.Event()
+        lost: list[BaseException] = []
+
+        def beat() -> None:
+            try:
+                while not done.wait(self._beat_s):
+                    self.broadcast((False, ""))
+            except BaseException as error:  # a rank is gone: said when the work is done
+                lost.append(error)
+
+        beating = threading.Thread(target=beat, name="still-there", daemon=True)
+        beating.start()
+        fault = ""
+        try:
+            work()
+        except BaseException as error:
+            fault = str(error) or type(error).__name__
+            raise
+        finally:
+            done.set()
+            beating.join()
+            if not lost:
+                self.broadcast((True, fault))
+        if lost:
+            raise lost[0]
 
     def leave(self) -> None:
         """Close the group. Models wrapped for it must be gone by now (facts: exit)."""
@@ -98,7 +162,7 @@ def join(
     control = None
     if backend != "gloo":
         control = dist.new_group(backend="gloo", timeout=bound)
-    return Peers(rank, world_size, control)
+    return Peers(rank, world_size, control, timeout_s=timeout_s)
 
 
 def _store(environment: Mapping[str, str], rank: int, world_size: int) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import SpotchaosError
@@ -51,6 +51,15 @@ class Poller(Protocol):
 
     def ask(self) -> Sighting | None:
         """Return what stands now; raises PollError when that cannot be known."""
+        ...
+
+
+@runtime_checkable
+class Acknowledging(Protocol):
+    """Can tell its provider that the machine may go now."""
+
+    def acknowledged(self) -> None:
+        """Say so; raises PollError if it could not be said."""
         ...
 
 
@@ -263,7 +272,7 @@ class AzurePoller:
         self._clock = clock or SystemClock()
         self._http = _Http(base_url or "http://169.254.169.254", timeout_s)
         self._name = name
-        self._acknowledge = acknowledge
+        self.acknowledge = acknowledge
         self._event_id: str | None = None
 
     def ask(self) -> Sighting | None:
@@ -284,7 +293,7 @@ class AzurePoller:
 
     def acknowledged(self) -> None:
         """Say that this machine may go now; does nothing unless that was asked for."""
-        if self._acknowledge and self._event_id is not None:
+        if self.acknowledge and self._event_id is not None:
             self._request("POST", {"StartRequests": [{"EventId": self._event_id}]})
 
     def _is_ours(self, event: Mapping[str, Any]) -> bool:

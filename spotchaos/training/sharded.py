@@ -23,10 +23,15 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import CheckpointError
 from spotchaos.training import manifest as manifests
-from spotchaos.training.checkpoint import STATE, CheckpointStore, load_state
+from spotchaos.training.checkpoint import (
+    STATE,
+    CheckpointStore,
+    load_state,
+)
 from spotchaos.training.commit import sync_folder, write_durably
 from spotchaos.training.manifest import FileEntry, Manifest, digest_of
 from spotchaos.training.peers import Peers
+from spotchaos.training.sync import Mirror
 
 # What torch pickles into `.metadata`, and nothing that runs code.
 _TRUSTED_MODULES = ("torch.distributed.checkpoint.", "torch.distributed._shard.")
@@ -46,15 +51,40 @@ class ShardedStore:
     Args:
         store: the folder that all ranks see.
         peers: the ranks.
+        mirror: copies what is committed in that folder to another store, all ranks' files
+            of it, and brings it back.
         clock: dates the manifests.
     """
 
     def __init__(
-        self, store: CheckpointStore, peers: Peers, *, clock: Clock | None = None
-    ) -> None:
+        self, store: CheckpointStore, peers: Peers, *, mirror: Mirror | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         self._store = store
         self._peers = peers
+        self._mirror = mirror
         self._clock = clock or SystemClock()
+
+    def prepare(self) -> None:
+        """Sweep what interrupted saves left, and fetch what is newer elsewhere.
+
+        Raises:
+            SpotchaosError: on every rank, if the folder or the mirror cannot be used.
+        """
+        self._peers.led(self._prepare)
+
+    def wait(self, within_s: float | None = None) -> None:
+        """Return once everything that was saved is in the mirror as well.
+
+        Args:
+            within_s: how long to wait, in seconds; None for as long as it takes.
+
+        Raises:
+            SpotchaosError: on every rank, if the copy failed or is not done in time.
+        """
+        mirror = self._mirror
+        if mirror is not None:
+            self._peers.led(lambda: mirror.wait(within_s))
 
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int,
@@ -70,8 +100,12 @@ class ShardedStore:
             shared: rank 0's values: scheduler, sampler.
 
         Raises:
-            CheckpointError: it failed, on whichever rank; earlier checkpoints are whole.
+            CheckpointError: it failed, on whichever rank, or the copy of the one before
+                did; earlier checkpoints are whole.
         """
+        trouble = "" if self._mirror is None else self._mirror.fault
+        if trouble := self._peers.broadcast(trouble):
+            raise CheckpointError(f"a save before step {step} failed: {trouble}")
         ranks = self._peers.gather(mine)
         fault = ""
         try:
@@ -104,16 +138,15 @@ class ShardedStore:
         Raises:
             CheckpointError: on every rank, if it must not be used.
         """
-        found, fault = None, ""
-        if self._peers.leads:
-            try:
-                newest = self._store.newest()
-                found = None if newest is None else str(newest.folder)
-            except CheckpointError as error:
-                fault = str(error)
-        found, fault = self._peers.broadcast((found, fault))
-        if fault:
-            raise CheckpointError(fault)
+        found: str | None = None
+
+        def choose() -> None:
+            nonlocal found
+            newest = self._store.newest()
+            found = None if newest is None else str(newest.folder)
+
+        self._peers.led(choose)
+        found = self._peers.broadcast(found)
         if found is None:
             return None
         folder = Path(found)
@@ -130,6 +163,12 @@ class ShardedStore:
         rest["mine"] = ranks[rank] if len(ranks) == self._peers.world_size else None
         return rest
 
+    def _prepare(self) -> None:
+        self._store.prepare()
+        if self._mirror is not None:
+            self._mirror.prepare()
+            self._mirror.fetch_newer()
+
     def _save_first(
         self, name: str, model: nn.Module, optimizer: Any, rest: Mapping[str, Any]
     ) -> None:
@@ -141,10 +180,12 @@ class ShardedStore:
             return self._lead(folder, model, optimizer, rest)
 
         try:
-            self._store.commit(name, write)
+            checkpoint = self._store.commit(name, write)
         finally:
             if not is_announced:  # no folder could be made, and the others wait for one
                 self._peers.broadcast(None)
+        if self._mirror is not None:
+            self._mirror.send(checkpoint)
 
     def _lead(
         self, folder: Path, model: nn.Module, optimizer: Any, rest: Mapping[str, Any]

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.errors import CheckpointError
+from spotchaos.errors import CheckpointError, SpotchaosError
 from spotchaos.training.keeper import Keeper
 from spotchaos.training.peers import Peers
 from spotchaos.training.reducer import VirtualWorkers, settle_buckets
@@ -131,8 +131,7 @@ class Trainer:
             CheckpointError: a save failed, here or on another rank, or the checkpoint to
                 go on from must not be used.
         """
-        if self._peers.leads:
-            self._keeper.prepare()
+        self._peers.led(self._keeper.prepare)
         self._seed()
         saved_at = self._resume()
         if self.step < self._schedule.steps:
@@ -152,9 +151,12 @@ class Trainer:
                 self._watch.heeded()
             if wish >= Wish.STOP and not is_last:
                 log.info("stopping at step %d, saved", self.step)
+                self._watch.acknowledge()
                 return False
         if saved_at != self.step:
             self._save(at_once=True)
+        if self._watch.must_stop:
+            self._watch.acknowledge()
         return True
 
     def close(self) -> None:
@@ -350,23 +352,24 @@ class Trainer:
         """Hand the state to the keeper; with `at_once` it is durable on return."""
         gathered = self._peers.gather(self._streams())
         streams = {shard: mine for some in gathered for shard, mine in some.items()}
-        fault = ""
-        if self._peers.leads:
+
+        def save() -> None:
             state = self.state.capture([streams[shard] for shard in sorted(streams)])
-            try:
-                self._keeper.save(
-                    state, step=self.step, epoch=self.sampler.epoch,
-                    world_size=self._shards, score=self._score,
-                )  # fmt: skip
-                if at_once:
-                    self._keeper.wait(self._watch.seconds_left())
-            except (OSError, CheckpointError) as error:
-                fault = str(error)
+            self._keeper.save(
+                state, step=self.step, epoch=self.sampler.epoch,
+                world_size=self._shards, score=self._score,
+            )  # fmt: skip
+            if at_once:
+                self._keeper.wait(self._watch.seconds_left())
+
+        try:
+            # Every rank learns how it went: nobody trains on past a save that failed.
+            self._peers.led(save)
+        except (OSError, SpotchaosError) as error:
+            raise CheckpointError(
+                f"step {self.step} could not be saved: {error}"
+            ) from error
         self._score = None
-        # Every rank learns how it went: nobody trains on past a save that failed.
-        fault = self._peers.broadcast(fault)
-        if fault:
-            raise CheckpointError(f"step {self.step} could not be saved: {fault}")
 
     def _streams(self) -> dict[int, Any]:
         if self._virtual is None:

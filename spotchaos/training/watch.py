@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.training.pollers import Poller, Sighting
+from spotchaos.training.pollers import Acknowledging, Poller, PollError, Sighting
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class InterruptionWatch:
         self._advised = False
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
+        self._pollers = tuple(pollers)
         self._sources: list[tuple[float, Callable[[], Sighting | None]]] = []
         if len(pollers) + len(files) + (ask is not None) > 1:
             for poller in pollers:
@@ -99,10 +100,28 @@ class InterruptionWatch:
         """What the machine's fate asks for; costs one attribute read."""
         return self._wish
 
+    @property
+    def must_stop(self) -> bool:
+        """Whether the machine will be lost; advice alone is no reason to stop."""
+        return self._wish >= Wish.STOP
+
     def heeded(self) -> None:
         """Say that a save followed the advice: it is not asked for again."""
         if self._wish is Wish.SAVE:
             self._wish = Wish.GO_ON
+
+    def acknowledge(self) -> None:
+        """Tell a provider that waits for it that this machine may go: all is saved.
+
+        Only pollers that were made to acknowledge do so (`AzurePoller(acknowledge=True)`).
+        That nobody takes the answer is a warning: the state is saved all the same.
+        """
+        for poller in self._pollers:
+            if isinstance(poller, Acknowledging):
+                try:
+                    poller.acknowledged()
+                except PollError as error:
+                    log.warning("the provider was not told to go ahead: %s", error)
 
     def seconds_left(self) -> float | None:
         """Return the seconds to the deadline; None if nobody named one."""

@@ -15,6 +15,7 @@ from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.plain import first_difference
 
 HERE = Path(__file__).parent
+LOOP = HERE.parents[1] / "examples" / "plain_loop.py"
 
 
 def run_loop(forked, out, *, die_after=None, number=signal.SIGKILL):
@@ -31,15 +32,20 @@ def run_loop(forked, out, *, die_after=None, number=signal.SIGKILL):
                 os.kill(os.getpid(), number)
 
         register_optimizer_step_post_hook(count)
-        sys.argv = ["plain_loop.py", str(out), "23"]
+        sys.argv = [LOOP.name, str(out), "23"]
         try:
-            runpy.run_path(str(HERE / "plain_loop.py"), run_name="__main__")
+            runpy.run_path(str(LOOP), run_name="__main__")
         except SystemExit as leaving:
             return leaving.code, len(done)
         return 0, len(done)
 
     child = forked.one(work)
     return forked.wait([child])[0], child.result
+
+
+def test_the_readme_shows_the_loop_that_is_run_here():
+    readme = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"```python\n{LOOP.read_text(encoding='utf-8')}```" in readme
 
 
 @pytest.mark.parametrize("kills", [[7], [3, 9, 2], [11, 4]])

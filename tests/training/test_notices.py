@@ -16,7 +16,7 @@ from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.keeper import Keeper
 from spotchaos.training.peers import Peers
 from spotchaos.training.plain import first_difference
-from spotchaos.training.pollers import POLLERS, Sighting
+from spotchaos.training.pollers import POLLERS, PollError, Sighting
 from spotchaos.training.trainer import Schedule, Trainer
 from spotchaos.training.watch import InterruptionWatch, Wish
 
@@ -136,6 +136,53 @@ def test_a_notice_in_an_evaluation_is_heeded_there(forked, tmp_path):
     assert trainer.run() is False
     assert len(judged) == 5
     assert newest(tmp_path) == 4
+
+
+class Asking:
+    """Orders at once, and waits to be told that the machine may go."""
+
+    period_s = 0.001
+    hang_s = 0.0
+
+    def __init__(self, out, trouble=None):
+        self.out = out
+        self.trouble = trouble
+        self.told_at = []
+
+    def ask(self):
+        return order()
+
+    def acknowledged(self):
+        self.told_at.append(newest(self.out))
+        if self.trouble is not None:
+            raise self.trouble
+
+
+@pytest.mark.parametrize("trouble", [None, PollError("status 503")])
+def test_the_provider_is_told_to_go_ahead_once_the_state_is_saved(
+    forked, tmp_path, caplog, trouble
+):
+    poller = Asking(tmp_path, trouble)
+    with InterruptionWatch(signals=(), pollers=[poller]) as watch:
+        for _ in range(2000):
+            if watch.must_stop:
+                break
+            threading.Event().wait(0.01)
+        trainer = build(forked, tmp_path, watch, steps=99, save_every=100)
+        assert trainer.run() is False
+    assert poller.told_at == [trainer.step]
+    assert ("was not told to go ahead" in caplog.text) == (trouble is not None)
+
+
+def test_azure_goes_ahead_when_the_trainer_says_so(forked, tmp_path):
+    service = NoticeService(story("azure"))
+    with on_loopback(service) as url:
+        service.announce()
+        poller = POLLERS["azure"](url, acknowledge=True)
+        watch = InterruptionWatch(signals=(), pollers=[poller])
+        watch.sight(poller.ask())
+        assert build(forked, tmp_path, watch, steps=10**7).run() is False
+        assert "Started" in poller._request("GET").text
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

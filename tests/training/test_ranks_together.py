@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from spotchaos.clock import SystemClock
 from spotchaos.errors import CheckpointError, UsageError
 from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.keeper import Keeper
@@ -18,6 +19,7 @@ from spotchaos.training.plain import first_difference
 from spotchaos.training.reducer import share_out
 
 pytestmark = pytest.mark.ddp
+CLOCK = SystemClock()
 
 
 def answer_of(work):
@@ -85,6 +87,73 @@ def test_a_stopped_rank_is_given_up_after_the_bound(forked):
     ranks[1].kill()
     forked.wait(ranks)
     assert "finished" not in ranks[0].result
+
+
+def test_long_work_of_rank_0_keeps_the_others_waiting_in_touch(forked, tmp_path):
+    # A folder that comes slowly, an upload: longer than any bound on silence.
+    def wait_for_work():
+        peers = join(timeout_s=20)
+        peers._beat_s = 0.01
+        broadcast = peers.broadcast
+
+        def counted(mine):
+            told = broadcast(mine)
+            (tmp_path / f"told-{peers.rank}").touch()
+            return told
+
+        def work():
+            while not (tmp_path / "told-1").exists():  # rank 1 hears of it meanwhile
+                CLOCK.sleep(0.002)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        peers.broadcast = counted
+        return answer_of(lambda: peers.led(work))
+
+    ranks = forked.ranks(2, wait_for_work)
+    assert forked.wait(ranks) == [0, 0]
+    assert ranks[0].result == "OSError: [Errno 28] No space left on device"
+    assert ranks[1].result == "CheckpointError: [Errno 28] No space left on device"
+
+
+def test_a_rank_that_dies_while_rank_0_works_is_noticed_and_the_work_is_done(
+    forked, tmp_path
+):
+    def wait_for_work():
+        peers = join(timeout_s=20)
+        peers._beat_s = 0.01
+
+        def work():
+            while (tmp_path / "alive").exists():
+                CLOCK.sleep(0.002)
+            (tmp_path / "done").touch()
+
+        if peers.rank == 1:
+            peers.broadcast(None)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer_of(lambda: peers.led(work))
+
+    (tmp_path / "alive").touch()
+    ranks = forked.ranks(2, wait_for_work)
+    assert forked.wait(ranks[1:]) == [-signal.SIGKILL]
+    (tmp_path / "alive").unlink()
+    assert forked.wait(ranks) == [0, -signal.SIGKILL]
+    assert (tmp_path / "done").exists()
+    assert "finished" not in ranks[0].result
+
+
+def test_a_store_that_cannot_be_prepared_ends_every_rank_with_its_reason(
+    forked, tmp_path
+):
+    (tmp_path / "file").touch()
+
+    def train():
+        return answer_of(lambda: forked.train(tmp_path / "file" / "x", steps=2))
+
+    ranks = forked.ranks(2, train)
+    assert forked.wait(ranks) == [0, 0]
+    for rank in ranks:
+        assert "no checkpoint can be kept in" in rank.result
+        assert "Not a directory\nHint: name a folder" in rank.result
 
 
 def test_a_signal_to_one_rank_stops_all_at_the_same_step(forked, tmp_path):

@@ -1,15 +1,19 @@
 """FSDP2 on two ranks: saved, lost, loaded, with the bits of a quiet run."""
 
 import pickle
+import shutil
 
 import pytest
 import torch
 
-from spotchaos.errors import CheckpointError
+from spotchaos.errors import CheckpointError, StoreError
+from spotchaos.stores.local import LocalStore
 from spotchaos.training.checkpoint import CheckpointStore
+from spotchaos.training.manifest import NAME
 from spotchaos.training.peers import join
 from spotchaos.training.rng import capture_rng, restore_rng, seed_everything
 from spotchaos.training.sharded import ShardedStore, _Reader
+from spotchaos.training.sync import Mirror
 
 fsdp = pytest.importorskip("torch.distributed.fsdp")
 if not hasattr(fsdp, "fully_shard"):
@@ -18,7 +22,7 @@ if not hasattr(fsdp, "fully_shard"):
 pytestmark = pytest.mark.ddp
 
 
-def train(out, steps, *, fail_at=None):
+def train(out, steps, *, fail_at=None, copies=None):
     """Train with FSDP2 to `steps`, saving after each; return the weights as lists."""
     peers = join(timeout_s=20)
     torch.manual_seed(0)
@@ -29,9 +33,9 @@ def train(out, steps, *, fail_at=None):
     fsdp.fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     store = CheckpointStore(out, run_id="fsdp")
-    if peers.leads:
-        store.prepare()
-    sharded = ShardedStore(store, peers)
+    mirror = None if copies is None else Mirror(store, copies)
+    sharded = ShardedStore(store, peers, mirror=mirror)
+    sharded.prepare()
     seed_everything(peers.rank)
     found = sharded.load(model, optimizer)
     step = 0
@@ -47,6 +51,7 @@ def train(out, steps, *, fail_at=None):
         if step == fail_at and peers.rank == 1:
             torch.distributed.checkpoint.FileSystemWriter.write_data = broken
         sharded.save(model, optimizer, step=step, mine=capture_rng())
+    sharded.wait(20.0)
     weights = [p.full_tensor().detach().tolist() for p in model.parameters()]
     del model, optimizer
     peers.leave()
@@ -101,6 +106,55 @@ def test_a_failure_on_one_rank_reaches_both_and_spares_the_last_checkpoint(
         assert "No space left" in rank.result
     assert CheckpointStore(tmp_path).newest().step == 2
     assert not (tmp_path / "step-00000003").exists()
+
+
+def test_machines_are_lost_and_the_copy_elsewhere_goes_on_with_the_same_bits(
+    forked, tmp_path
+):
+    copies = LocalStore(str(tmp_path / "copies"))
+    codes, quiet = on_two_ranks(forked, tmp_path / "quiet", 6)
+    assert codes == [0, 0]
+    for number, steps in enumerate((2, 3, 6)):
+        machine = tmp_path / f"machine-{number}"
+        codes, cut = on_two_ranks(forked, machine, steps, copies=copies)
+        assert codes == [0, 0]
+        shutil.rmtree(machine)
+    assert cut == quiet
+    kept = {name for name in copies.names() if name.startswith("step-00000006/")}
+    assert kept == {
+        f"step-00000006/{name}"
+        for name in (".metadata", "state.pt", "__0_0.distcp", "__1_0.distcp", NAME)
+    }
+
+
+def test_a_damaged_shard_elsewhere_falls_back_to_the_copy_before(forked, tmp_path):
+    copies = LocalStore(str(tmp_path / "copies"))
+    on_two_ranks(forked, tmp_path / "one", 3, copies=copies)
+    path = copies.root / "step-00000003" / "__1_0.distcp"
+    path.write_bytes(path.read_bytes()[:-1])
+    store = CheckpointStore(tmp_path / "two", run_id="fsdp")
+    assert Mirror(store, copies).fetch_newer().step == 2
+
+
+class Refusing(LocalStore):
+    def write(self, name, source, **more):
+        if name.startswith("step-"):
+            raise StoreError(f"{name}: AccessDenied", hint="allow it")
+        super().write(name, source, **more)
+
+
+def test_a_copy_that_fails_reaches_both_ranks(forked, tmp_path):
+    copies = Refusing(str(tmp_path / "copies"))
+
+    def attempt():
+        try:
+            return train(tmp_path / "out", 4, copies=copies)
+        except CheckpointError as error:
+            return str(error)
+
+    ranks = forked.ranks(2, attempt)
+    assert forked.wait(ranks) == [0, 0]
+    assert all("AccessDenied" in rank.result for rank in ranks)
 
 
 class Hostile:
