@@ -389,20 +389,29 @@ def _levels(
 
 
 def _partly(edits: list[Edit], level: Level) -> list[Edit]:
-    """Return what is left of unsynced edits; changes of size alone always are."""
+    """Return what is left of unsynced edits; changes of size alone always are.
+
+    Only what was written since the file was last emptied is there to be lost.
+    """
+    emptied = [
+        i for i, one in enumerate(edits) if one.kind == "trunc" and not one.start
+    ]
+    since = emptied[-1] + 1 if emptied else 0
+    return edits[:since] + _left_of(edits[since:], level)
+
+
+def _left_of(edits: list[Edit], level: Level) -> list[Edit]:
     writes = [edit for edit in edits if edit.kind == "write"]
     total = sum(edit.end - edit.start for edit in writes)
     if level is Level.ALL or not total:
         return edits
     if level is Level.ZEROS:
-        return [
-            edit._replace(kind="zero", source="", offset=0)
-            if edit.kind == "write"
-            else edit
-            for edit in edits
-        ]
+        return [_zeroed(edit) if edit.kind == "write" else edit for edit in edits]
     if level is Level.FIRST_WRITE_MISSING:
-        return [_unless_first(edit, writes[0]) for edit in edits]
+        return [_zeroed(edit) if edit is writes[0] else edit for edit in edits]
+    if level is Level.LONGEST_WRITE_MISSING:
+        longest = max(writes, key=lambda edit: edit.end - edit.start)
+        return [_zeroed(edit) if edit is longest else edit for edit in edits]
     keep = 0
     if level is Level.HALF:
         keep = total // 2 - (total // 2 % BLOCK if total // 2 >= BLOCK else 0)
@@ -411,8 +420,8 @@ def _partly(edits: list[Edit], level: Level) -> list[Edit]:
     return list(_first_bytes(edits, keep))
 
 
-def _unless_first(edit: Edit, first: Edit) -> Edit:
-    return first._replace(kind="zero", source="", offset=0) if edit is first else edit
+def _zeroed(edit: Edit) -> Edit:
+    return edit._replace(kind="zero", source="", offset=0)
 
 
 def _first_bytes(edits: Iterable[Edit], keep: int) -> Iterator[Edit]:
