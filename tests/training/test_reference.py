@@ -80,27 +80,6 @@ def test_a_finished_run_started_again_does_not_train(forked, tmp_path):
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("extra", "message"),
-    [
-        (["--store", "s4://x"], "error: unknown scheme 's4' in 's4://x'"),
-        (["--samples", "3"], "error: 3 samples do not fill a step of 8"),
-        (["--seed", "9"], "belongs to run 'reference-"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence_and_touches_nothing(
-    forked, tmp_path, capfd, extra, message
-):
-    run(forked, tmp_path, ranks=1)
-    before = sorted(tmp_path.rglob("*"))
-    assert run(forked, tmp_path, ranks=1, extra=extra)[1] == [(1, 0)]
-    errors = capfd.readouterr().err
-    assert message in errors
-    assert "Hint: " in errors
-    assert "Traceback" not in errors
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 # --- cold starts: the command as a user types it
 
 
