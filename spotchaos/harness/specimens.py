@@ -13,6 +13,7 @@ from typing import Any
 from spotchaos.campaign import Layer, run
 from spotchaos.errors import ScenarioError, closest
 from spotchaos.events import Event, Outcome
+from spotchaos.exploration import explore
 from spotchaos.harness import SPECIMENS
 from spotchaos.model import Finding, Verdict
 from spotchaos.options import BY_NAME, make_settings, read_option
@@ -32,8 +33,11 @@ class Specimen:
     also: tuple[str, ...] = ()
     component: str | None = None
     step: int | None = None
+    line: str | None = None  # a part of the source line that the finding points to
     plan: str = PLAN
+    explore: bool = False  # instead of a plan: every state that a crash could leave
     ranks: int | None = None
+    command: str = "{python} {specimen}"
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     existing: str | None = None  # what lies in the folder before: "finished"
@@ -97,7 +101,7 @@ def try_program(
         layer: lays the groundwork, if it is to be shared.
         options: over those of the row, by name with underscores.
     """
-    values: dict[str, Any] = {"kill-at": (specimen.plan,)}
+    values: dict[str, Any] = {} if specimen.explore else {"kill-at": (specimen.plan,)}
     if specimen.ranks is not None:
         values["ranks"] = specimen.ranks
     given = {
@@ -106,13 +110,14 @@ def try_program(
     }
     for name, value in given.items():
         if isinstance(value, str):
-            value = value.replace("{specimen}", str(program))
-            value = value.replace("{python}", sys.executable)
+            value = _filled(value, program)
         values[name] = read_option(BY_NAME[name], value)
-    command = (sys.executable, str(program))
+    command = tuple(_filled(word, program) for word in specimen.command.split())
     if specimen.existing == "finished":
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     settings = make_settings(values, command=command, folder=folder)
+    if specimen.explore and "kill-at" not in values:
+        return explore(settings, _ignore, layer=None if specimen.fresh else layer)
     return run(settings, _ignore, layer=None if specimen.fresh else layer)
 
 
@@ -126,6 +131,10 @@ def unmet_by_mutant(specimen: Specimen, outcome: Outcome) -> list[str]:
         for f in all_findings(outcome)
         if f.name not in allowed
     ]
+    if specimen.line is not None and found:
+        lines = [_line_of(f, specimen.mutant) for f in found]
+        if not any(specimen.line in line for line in lines):
+            said.append(f"expected the line with {specimen.line!r}, found {lines}")
     for name in ("component", "step"):
         wanted = getattr(specimen, name)
         actual = [getattr(f, name) for f in found]
@@ -146,6 +155,18 @@ def all_findings(outcome: Outcome) -> Iterator[Finding]:
     """Yield the findings of all trials."""
     for _, judgement in outcome.trials:
         yield from judgement.findings
+
+
+def _line_of(finding: Finding, program: Path | None) -> str:
+    """Return the line of a program to which a finding points; empty if to none."""
+    place = finding.where or {}
+    if program is None or Path(str(place.get("file"))).name != program.name:
+        return ""
+    return program.read_text(encoding="utf-8").splitlines()[int(place["line"]) - 1]
+
+
+def _filled(text: str, program: Path) -> str:
+    return text.replace("{specimen}", str(program)).replace("{python}", sys.executable)
 
 
 def _ignore(event: Event) -> None:

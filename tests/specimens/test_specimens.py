@@ -13,23 +13,16 @@ from spotchaos.harness.specimens import (
 )
 
 TABLE = read_table()
-# Findings whose judges are not here yet, and so have no specimen.
+# Findings without a pair, and why.
 WITHOUT = {
-    "no-progress",
-    "torn-checkpoint",
-    "unsynced-checkpoint",
-    "silent-damage",
-    "pointer-ahead",
-    "deleted-before-saved",
-    "error-destroyed-checkpoint",
-    "leftover-blocks-save",
-    "leftovers",
-    "stopped-for-advice",
-    "torn-snapshot",
-    "peer-hang",
-    "orphans",
-    "upload-lost",
-    "short-object",
+    "leftovers": "its pair comes with its judge",
+    "no-progress": "its pair comes with its judge",
+    "orphans": "its pair comes with its judge",
+    "peer-hang": "its pair comes with its judge",
+    "short-object": "its pair comes with its judge",
+    "stopped-for-advice": "its pair comes with its judge",
+    "torn-snapshot": "its pair comes with its judge",
+    "upload-lost": "its pair comes with its judge",
 }
 
 
@@ -77,7 +70,7 @@ def test_a_correct_program_is_acquitted(specimen, groundworks, tmp_path):
 
 def test_every_finding_has_a_specimen():
     shown = {specimen.finding for specimen in TABLE.values()}
-    assert {name for name in FINDINGS if name not in shown} == WITHOUT
+    assert {name for name in FINDINGS if name not in shown} == WITHOUT.keys()
 
 
 def test_every_specimen_is_in_the_table():
@@ -94,6 +87,7 @@ def test_a_mutant_opens_with_its_flaw_and_its_twin_differs_little(specimen):
     mutant, mended = specimen.mutant.read_text(), specimen.mended.read_text()
     assert mutant.startswith('"""One flaw: ')
     assert mended.startswith('"""No flaw: ')
-    if specimen.name != "not_observed":  # another language, so to speak
+    # Another language, so to speak; and what articles spread, against our core.
+    if specimen.name != "not_observed" and not specimen.name.startswith("recipe_"):
         ours, theirs = set(mutant.splitlines()), set(mended.splitlines())
         assert len(ours ^ theirs) <= 26

@@ -1,0 +1,63 @@
+"""No flaw: the one checkpoint that is kept goes once the next is whole."""
+
+import glob
+import os
+import shutil
+
+import torch
+from torch import nn
+
+TOTAL, PER_EPOCH, BATCH, SAVE_EVERY = 30, 15, 8, 5
+SAVED = "checkpoints/saved"
+
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=TOTAL)
+
+
+def save(step):
+    os.makedirs("checkpoints", exist_ok=True)
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
+    os.makedirs(f"{SAVED}{step:03}.new", exist_ok=True)
+    torch.save(state, f"{SAVED}{step:03}.new/state.pt")
+    os.replace(f"{SAVED}{step:03}.new", f"{SAVED}{step:03}")
+    for old in sorted(glob.glob(SAVED + "???"))[:-1]:
+        os.replace(old, old + ".old")
+    for old in glob.glob(SAVED + "*.old"):
+        shutil.rmtree(old)
+
+
+def load():
+    found = sorted(glob.glob(SAVED + "???"))
+    if not found:
+        return 0
+    state = torch.load(found[-1] + "/state.pt")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    torch.set_rng_state(state["rng"])
+    return state["step"]
+
+
+for step in range(load(), TOTAL):
+    epoch, position = divmod(step, PER_EPOCH)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    rows = order[position * BATCH :][:BATCH]
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    if (step + 1) % SAVE_EVERY == 0:
+        save(step + 1)
+print("done")
