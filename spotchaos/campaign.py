@@ -18,6 +18,7 @@ from typing import Any
 from spotchaos import __version__, cache
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.course import DEFAULT_GRACE_S
 from spotchaos.errors import HarnessError, SpotchaosError
 from spotchaos.events import (
     AttemptEnded,
@@ -29,6 +30,7 @@ from spotchaos.events import (
     TrialDone,
 )
 from spotchaos.findings import PROMISES, UNKNOWN
+from spotchaos.grace_search import Found, given_in, search, used_in
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
@@ -112,6 +114,7 @@ class Campaign:
         self._skips = True
         self._zygote_lost: str | None = None
         self._not_run: list[Plan] = []
+        self._found_grace: Found | None = None
 
     def tell(self, event: Event) -> None:
         with self._lock:
@@ -197,6 +200,33 @@ class Campaign:
         finally:
             if view is not None:
                 view.close()
+        if self._settings.find_grace:
+            self._found_grace = self._find_grace(ground)
+
+    def _find_grace(self, ground: Groundwork) -> Found:
+        """Carry the plans out in ever other windows, in real seconds."""
+        whole = replace(self._settings, find_grace=False, time_scale=1.0)
+
+        def holds(window_s: float) -> bool:
+            settings = replace(whole, grace_s=window_s)
+            stage = replace(ground.stage, settings=settings)
+            self.tell(PhaseStarted(f"grace of {window_s:.3g} s"))
+            for number, plan in self._plans:
+                name = f"grace {window_s:.4g} trial {number}"
+                trial = run_trial(stage, plan, number=number, name=name)
+                said = judge_trial(settings, ground, trial, plan)
+                if said.verdict is not Verdict.HELD:
+                    return False
+            return True
+
+        return search(
+            holds,
+            given_s=given_in(self.done, self._settings.grace_s) or DEFAULT_GRACE_S,
+            holds_in_whole=bool(self.done)
+            and all(j.verdict is Verdict.HELD for _, j in self.done),
+            used_s=used_in(self.done),
+            may_go_on=lambda: not self.is_out_of_budget(),
+        )
 
     def verdicts(self) -> list[Verdict]:
         """Return what decides the campaign's verdict."""
@@ -204,15 +234,18 @@ class Campaign:
 
     def extra(self) -> dict[str, Any]:
         """Return what the report holds besides trials."""
-        return {}
+        found = self._found_grace
+        return {} if found is None else {"grace": found.as_report()}
 
     def late_notes(self) -> list[Note]:
         """Return notes on the campaign as a whole."""
-        if self._zygote_lost is None:
-            return []
-        return [
-            Note("cold-path", f"attempts were fresh from then on: {self._zygote_lost}")
-        ]
+        notes = []
+        if self._zygote_lost is not None:
+            said = f"attempts were fresh from then on: {self._zygote_lost}"
+            notes.append(Note("cold-path", said))
+        if self._found_grace is not None:
+            notes.append(self._found_grace.note())
+        return notes
 
     def _choose(self, ground: Groundwork) -> list[Plan]:
         settings, land = self._settings, ground.landscape

@@ -26,12 +26,19 @@ SETTLE_S = 10.0
 # finishes in milliseconds, one of gigabytes changes its file's size all the time.
 QUIET_S = 0.3
 QUIET_BOUND_S = 60.0
+# Clients wait up to so long between two tries of one upload, and try for so long in all.
+UPLOAD_RETRY_S = 10.0
+UPLOAD_BOUND_S = 60.0
+# ... and an error of a thread is noticed by the next step or the one after it.
+STEPS_TO_NOTICE = 2
 DEFAULT_GRACE_S = 30.0
 # How long a stopped or hibernated machine stands still: long enough for every clock and
 # timer of a program to notice, short enough for peers not to give up.
 FROZEN_S = 1.0
 # How often a machine that is about to be lost is looked at.
 LOOK_S = 0.05
+# How long a launcher may take to end once all its ranks have.
+LAUNCHER_S = 10.0
 
 
 class Course:
@@ -73,6 +80,7 @@ class Course:
         self.reclaimed_at_s: float | None = None
         self.stacks = ""
         self.trouble: str | None = None
+        self.stuck = False
         self._hung = False
 
     def follow(self) -> None:
@@ -126,11 +134,24 @@ class Course:
     def _steps(self) -> int:
         return min((s for s, _ in self._running.progress().values()), default=0)
 
+    def _most_steps(self) -> int:
+        return max((s for s, _ in self._running.progress().values()), default=0)
+
     def _fire(self, halted: Halted) -> None:
         """Freeze what is to be interrupted, then interrupt it."""
         # The user's own spelling says more than the site (a part, all processes).
         self.landed = str(self._point) if self._point else halted.kill_point
         self._running.settle(halted.kill_point, SETTLE_S)
+        if self._point is not None and self._upload_is_refused():
+            # It may repeat the upload, or end for it when it next looks.
+            self._running.go_on(kill=f"step-end:{self._steps() + STEPS_TO_NOTICE}")
+            event = self._wait(self._remaining_s())
+            if event is None:
+                self._hang()
+            if not isinstance(event, Halted):
+                return
+            self.landed = event.kill_point
+            self._running.settle(event.kill_point, SETTLE_S)
         if self._quiet:
             self._wait_for_quiet()
         elif self._settings.halt == "freeze":
@@ -159,11 +180,18 @@ class Course:
             self._reclaim()
             return
         self._mark()
+        is_rank = whom.startswith("rank:")
+        # On the machines of a real job nobody ends the peers of a rank that is gone; a
+        # launcher of ours would.
+        alone = is_rank and self._settings.ranks is not None
+        if alone:
+            self._running.signal("STOP", "launcher")
         self._running.reclaim(whom)
         # The rest of the attempt lives on, as after the loss of one process; it has the
         # grace window to notice.
         self._let_go()
-        self._await_end(self._grace_s(), stacks=True)
+        grace_s = self._grace_s()
+        self._await_end(grace_s, peers=is_rank, launcher_waits=alone)
 
     def _send(self) -> None:
         self.signal = self._settings.signal
@@ -204,18 +232,41 @@ class Course:
         grace_s = self._settings.grace_s
         return DEFAULT_GRACE_S if grace_s is None else grace_s
 
-    def _await_end(self, grace_s: float, *, stacks: bool = False) -> None:
-        """Wait for the end; when the grace window closes, the machine is gone."""
-        deadline_s = self._clock.monotonic() + grace_s
+    def _await_end(
+        self, grace_s: float, *, peers: bool = False, launcher_waits: bool = False
+    ) -> None:
+        """Wait for the end; when the grace window closes, the machine is gone.
+
+        Args:
+            grace_s: until then.
+            peers: a rank is gone; what the others do in the meantime is looked at.
+            launcher_waits: it is stopped until no rank lives any more.
+        """
+        now_s = self._clock.monotonic()
+        deadline_s = now_s + grace_s
+        # Whoever makes no step in the second half of the window waits for something.
+        looks_at_s = now_s + grace_s / 2
+        seen: int | None = None
         in_steps = self._settings.grace_steps is not None
         while True:
-            event = self._wait(deadline_s - self._clock.monotonic())
+            now_s = self._clock.monotonic()
+            if peers and seen is None and now_s >= looks_at_s:
+                seen = self._most_steps()
+            until_s = looks_at_s if peers and seen is None else deadline_s
+            if launcher_waits:
+                until_s = min(until_s, now_s + LOOK_S)
+            event = self._wait(until_s - now_s)
+            if launcher_waits and not self._running.ranks_alive():
+                launcher_waits = False
+                _if_it_lives(partial(self._running.signal, "CONT", "launcher"))
+                deadline_s = max(deadline_s, self._clock.monotonic() + LAUNCHER_S)
             if isinstance(event, Exited):
                 return
             if isinstance(event, Halted) and not in_steps:
                 self._running.go_on(event.rank)
             elif isinstance(event, Halted) or self._clock.monotonic() >= deadline_s:
-                if stacks and self._steps() <= (self.signalled_step or 0):
+                if seen is not None and self._most_steps() == seen:
+                    self.stuck = True
                     self.stacks = self._running.stacks()
                 self._reclaim()
                 return
@@ -305,6 +356,19 @@ class Course:
         self._hung = True
         self.stacks = self._running.stacks()
         self._running.reclaim("all")
+
+    def _upload_is_refused(self) -> bool:
+        """Tell whether the store has refused an upload that no thread tries again.
+
+        Threads in the background get the time to.
+        """
+        deadline_s = self._clock.monotonic() + UPLOAD_BOUND_S
+        while self._clock.monotonic() < deadline_s:
+            waited_s = self._surroundings.upload_waited_s()
+            if waited_s is None or waited_s >= UPLOAD_RETRY_S:
+                return waited_s is not None
+            self._clock.sleep(LOOK_S)
+        return True
 
     def _wait_for_quiet(self) -> None:
         """Let background writers finish: no file changes for a while, or the bound."""

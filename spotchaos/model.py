@@ -62,7 +62,6 @@ class StepMark:
     samples: tuple[str, ...] | None = None
     ids: str = "rows"  # "index" (of the data set) or "rows" (digests of their content)
     rows: tuple[str, ...] | None = None  # the digests, where the samples have an index
-    rows: tuple[str, ...] | None = None  # the digests, where the samples have an index
     micro: int = 1
     epoch: int | None = None
     t_s: float = 0.0
@@ -197,6 +196,18 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What lay on the machine when an attempt was over, its checkpoints apart.
+
+    Each is a name and a size in bytes.
+    """
+
+    files: tuple[tuple[str, int], ...] = ()  # in the folder, named as temporary or lock
+    temporary: tuple[tuple[str, int], ...] = ()  # in TMPDIR
+    memory: tuple[tuple[str, int], ...] = ()  # shared memory
+
+
+@dataclass(frozen=True, slots=True)
 class NoticePlayed:
     """A provider's notice to one attempt, in the provider's seconds and in ours."""
 
@@ -238,6 +249,8 @@ class Attempt:
     notice: NoticePlayed | None = None
     struck: tuple[Struck, ...] = ()
     stored: Stored | None = None  # None: there is no object store
+    left: Left | None = None  # None: nobody looked
+    stuck: bool = False  # once a rank was gone, no other one made a step until the end
 
 
 @dataclass(frozen=True, slots=True)

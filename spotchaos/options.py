@@ -176,7 +176,12 @@ OPTIONS: tuple[Option, ...] = (
         help="from the notice or signal to the reclaim, or in steps: 3steps (default:"
         " the provider's own, 30 for a signal)",
     ),
-    _flag("find-grace", HOW, "search the smallest grace window that works"),
+    _flag(
+        "find-grace",
+        HOW,
+        "search the smallest grace window that works, in real seconds",
+        commands=("run",),
+    ),
     Option(
         name="time-scale",
         heading=HOW,

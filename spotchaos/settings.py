@@ -25,7 +25,6 @@ DEFAULT_KILL_AT = ("random",)
 # What the interface promises and this release cannot do yet: an option, `option=value`,
 # or a command. Asking for one is a usage error; a line goes when its part arrives.
 NOT_YET: tuple[str, ...] = (
-    "find-grace",
     "engine",
 )
 
@@ -159,6 +158,16 @@ class Settings:
             raise UsageError(
                 "--move changes the folder of a new machine, and none is lost",
                 hint="add --lose machine",
+            )
+        if self.find_grace and self.notice is None and self.signal in ("KILL", "STOP"):
+            raise UsageError(
+                "--find-grace needs a warning before the reclaim, and none is given",
+                hint="add --signal TERM, or the --notice of a provider",
+            )
+        if self.find_grace and self.grace_steps is not None:
+            raise UsageError(
+                "--find-grace searches in seconds, and --grace counts steps",
+                hint="leave out --grace, or give it in seconds",
             )
         self._refuse_what_is_not_here_yet()
 

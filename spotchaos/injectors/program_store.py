@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import UsageError
 from spotchaos.injectors.objectstore import (
     GsStore,
@@ -121,6 +122,7 @@ class ProgramStore:
         self._wanted = wanted
         self._faults = dict(faults or {})
         self._store: S3Store | GsStore = S3Store() if wanted.kind == "s3" else GsStore()
+        self._clock: Clock = SystemClock()
         self._seen = 0  # entries of the log, in attempts that have ended
         self._fired: set[str] = set()
 
@@ -152,6 +154,20 @@ class ProgramStore:
     def serve(self, listener: socket.socket) -> LoopbackServer:
         """Answer on a socket of the attempt, until what is returned is stopped."""
         return self._store.serve_on(listener)
+
+    def waited_s(self) -> float | None:
+        """Return for how long nobody has repeated a write that was refused, in seconds.
+
+        None: no write of this attempt was refused and never repeated with success.
+        """
+        last: dict[str, Entry] = {}
+        for entry in self._store.layer.log[self._seen :]:
+            if entry.kind in (Kind.WRITE, Kind.COMMIT):
+                last[f"{entry.bucket}/{entry.key}"] = entry
+        refused = [e.at_s for e in last.values() if not _request(e).is_accepted]
+        if not refused:
+            return None
+        return self._clock.monotonic() - max(refused)
 
     def end_attempt(self) -> tuple[Stored, list[Struck]]:
         """Return what an attempt left and which faults struck it; it has ended.

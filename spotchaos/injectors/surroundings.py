@@ -99,6 +99,7 @@ class Store(Protocol):
 
     def environment(self, port: int) -> dict[str, str]: ...
     def serve(self, listener: socket.socket) -> AbstractServer: ...
+    def waited_s(self) -> float | None: ...
 
 
 class AbstractServer(Protocol):
@@ -195,6 +196,10 @@ class Surroundings:
             deadline_at_s=self.monotonic(deadline),
             reclaimed=any(self.is_loss(n) for n in notices),
         )
+
+    def upload_waited_s(self) -> float | None:
+        """Return how long ago a write was refused that nobody has repeated; None: none."""
+        return None if self._store is None else self._store.waited_s()
 
     def is_loss(self, notice: Notice) -> bool:
         """Tell whether a notice ends in the loss of the machine."""

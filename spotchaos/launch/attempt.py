@@ -359,6 +359,12 @@ class RunningAttempt:
         size = max((hello.world_size for hello in hellos), default=1)
         return {h.rank: h for h in hellos if h.world_size == size}
 
+    def ranks_alive(self) -> bool:
+        """Tell whether any process that trains still lives."""
+        with self._lock:
+            self._pump(0.0)
+            return _alive([hello.host_pid for hello in self._ranks().values()])
+
     def settle(self, kill_point: str, bound_s: float) -> bool:
         """Wait until every other rank holds at its own kill point, or is blocked.
 

@@ -20,6 +20,9 @@ from spotchaos.launch.view import View
 MASTER_PORT = 29500
 # Pids of two attempts must not be the same by chance, nor grow without bound.
 FIRST_PID, PIDS_APART, PID_ROUNDS = 300, 1000, 25
+# For others to follow the first process before they count as survivors: a loader's worker
+# looks for its parent every 5 s, and has to be scheduled for that.
+LINGER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ def make_spec(
         "output": str(folder / "output"),
         "pty": program.pty,
         "ranks": program.ranks,
+        "linger_s": LINGER_S,
         "master_port": free_port() if has_network else MASTER_PORT,
         "supervisor": None
         if files is None

@@ -20,6 +20,7 @@ from spotchaos.oracles.causes import is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
 from spotchaos.oracles.faults import recast
 from spotchaos.oracles.interruption import judge_interruption, note_interruption
+from spotchaos.oracles.leavings import judge_leavings
 from spotchaos.oracles.lineage import Case, Link, lay_out
 from spotchaos.oracles.progress import judge_progress
 from spotchaos.oracles.ranks import judge_ranks
@@ -40,6 +41,7 @@ ORACLES: dict[str, Oracle] = {
     "samples": judge_samples,
     "divergence": judge_divergence,
     "storage": judge_storage,
+    "leavings": judge_leavings,
 }
 
 

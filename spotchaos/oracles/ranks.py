@@ -1,16 +1,22 @@
-"""Did all ranks resume from one and the same step?"""
+"""Did all ranks resume from one step, and did they notice when one of them was gone?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotchaos.model import Finding
-from spotchaos.oracles.lineage import Case
-from spotchaos.oracles.words import listed
+from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.words import listed, waits_in
+
+_BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
 
 
 def judge_ranks(case: Case) -> Iterator[Finding]:
-    """Name resumes in which ranks joined at different steps."""
+    """Name ranks that resume apart, that wait for ever, and processes that live on."""
+    for link in case.links:
+        if link.attempt.stuck:
+            yield _peer_hang(link)
+        yield from _orphans(case, link)
     for link in case.resumes():
         if not link.join.disagrees:
             continue
@@ -25,3 +31,43 @@ def judge_ranks(case: Case) -> Iterator[Finding]:
             step=min(step for _, step in joined),
             rank=joined[0][0],
         )
+
+
+def _peer_hang(link: Link) -> Finding:
+    attempt = link.attempt
+    waits = waits_in(attempt.stacks)
+    said = listed(f"{who} at {file}:{line}" for who, file, line in waits)
+    where = {"file": waits[0][1], "line": waits[0][2]} if waits else None
+    return Finding(
+        "peer-hang",
+        f"a rank was gone after step {attempt.signalled_step}, and the others neither"
+        " trained on nor ended until the grace window did"
+        + (f"; they waited: {said}" if said else ""),
+        hint="give every wait for another rank a bound (the timeout of the process group,"
+        " of the store, of a barrier), and exit with an error when it passes",
+        attempt=link.number,
+        step=link.end,
+        where=where,
+    )
+
+
+def _orphans(case: Case, link: Link) -> Iterator[Finding]:
+    """Name processes that outlived the end; those that always do are a habit."""
+    if link.attempt.ended not in _BY_ITSELF:
+        return
+    usual = {name for run in case.baseline.runs for name in _survivors(run)}
+    found = [name for name in _survivors(link.attempt) if name not in usual]
+    if found:
+        yield Finding(
+            "orphans",
+            f"attempt {link.number} was over, and lived on: {listed(found[:3])}",
+            hint="let children die with their parent (daemon=True and join, a pipe whose"
+            " end they notice, PR_SET_PDEATHSIG); a start on the same machine meets them",
+            attempt=link.number,
+            step=link.end,
+        )
+
+
+def _survivors(attempt: Attempt) -> list[str]:
+    """Return the command lines of what outlived an attempt, without their pids."""
+    return [text.partition(": ")[2] or text for text in attempt.survivors]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark
 
@@ -23,6 +24,10 @@ _TEMPORARY = re.compile(
 def pattern_of(path: str) -> str:
     """Return a path with every number in it replaced by `#`, and no temporary suffix."""
     return _TEMPORARY.sub("", _DIGITS.sub("#", path)).removeprefix("./")
+
+
+# A kill so soon after a write to the store may have come before the next one.
+JUST_BEFORE_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +115,9 @@ def saves_of(
 
 
 def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
-    """Tell whether a fault struck this save, so that it need not be whole."""
+    """Tell whether a fault struck this save, or its upload was under way at the kill."""
+    if _is_under_way(save, attempt):
+        return True
     for struck in attempt.struck:
         if struck.kind == "store" and struck.times:
             if _was_given_up(save, attempt, struck.at_s or 0.0):
@@ -128,6 +135,36 @@ def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
             ):
                 return True
     return False
+
+
+def _is_under_way(save: SaveMark, attempt: Attempt) -> bool:
+    """Tell whether a kill came before all of a save's objects were in the store.
+
+    How many there are is known from the saves before it. Writes that the store refused,
+    and that nobody repeated, are not under way.
+    """
+    stored, end_s = attempt.stored, attempt.reclaimed_at_s
+    if stored is None or end_s is None:
+        return False
+    begun_s = sorted(
+        other.begun_at_s
+        for rank in attempt.trace.ranks.values()
+        for other in rank.saves
+        if other.step != save.step
+    )
+    if any(one > save.begun_at_s for one in begun_s):
+        return False
+    writes = [r for r in stored.requests if r.kind in ("write", "commit")]
+    own = [r for r in writes if r.at_s >= save.begun_at_s]
+    if any(not r.is_accepted for r in own):
+        return False
+    counts = [
+        sum(start <= r.at_s < end for r in writes)
+        for start, end in pairwise([*begun_s, save.begun_at_s])
+    ]
+    if own and len(own) >= min(counts, default=1):
+        return own[-1].at_s >= end_s - JUST_BEFORE_S
+    return bool(writes) or not counts
 
 
 def _was_given_up(save: SaveMark, attempt: Attempt, at_s: float) -> bool:

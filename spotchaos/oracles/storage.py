@@ -110,13 +110,14 @@ def _is_elsewhere(path: str, case: Case, stored: Stored) -> bool:
         if run.stored is not None
         for request in run.stored.requests
     }
-    name = _shape(PurePosixPath(path).name)
+    wanted = PurePosixPath(path)
     return any(
         request.is_accepted
         and request.kind in _WRITES
         and request.path in stored.objects
         and request.path not in known
-        and _shape(PurePosixPath(request.path).name) == name
+        and PurePosixPath(request.path).parent != wanted.parent
+        and _shape(PurePosixPath(request.path).name) == _shape(wanted.name)
         for request in stored.requests
     )
 

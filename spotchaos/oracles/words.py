@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from spotchaos.model import Attempt, ProgramException
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|/spotchaos/probe/|^<")
 
 NAMES: dict[str, str] = {
     "weights": "the weights",
@@ -98,6 +102,22 @@ def exception_of(attempt: Attempt) -> ProgramException | None:
     ranks = attempt.trace.ranks
     found = (ranks[r].exception for r in sorted(ranks))
     return next((e for e in found if e is not None), None)
+
+
+def waits_in(stacks: str) -> list[tuple[str, str, int]]:
+    """Return who waits where, of each process that told: who, file, line.
+
+    The innermost frame of the program's own is named; frames of libraries say how it
+    waits, not for what.
+    """
+    found = []
+    for part in stacks.split("\n\n"):
+        head, _, rest = part.partition(":\n")
+        frames = [(m["file"], int(m["line"])) for m in _FRAME.finditer(rest or part)]
+        own = [f for f in frames if not _LIBRARY.search(f[0])]
+        if frames:
+            found.append((head.partition(",")[0], *(own or frames)[0]))
+    return found
 
 
 def where_of(exception: ProgramException | None) -> dict[str, object] | None:

@@ -47,6 +47,7 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         else _baseline(outcome.baseline, kept=_kept_notes(notes)),
         "trials": [trial_entry(t, said, settings) for t, said in outcome.trials],
         "classes": list(outcome.extra.get("classes", ())),
+        "grace": outcome.extra.get("grace"),
         "series": {"loss": loss_series(outcome)},
         "ledger": _ledger(outcome),
         "coverage": dict(outcome.coverage),

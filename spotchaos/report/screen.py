@@ -353,6 +353,8 @@ def _compressed(document: Mapping[str, Any]) -> list[str]:
 
 def _note_text(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     trials = entry["trials"]
+    if entry["name"] == "smallest-grace" and document.get("grace"):
+        return _smallest_grace(document["grace"])
     message = next(
         (
             note["message"]
@@ -409,3 +411,13 @@ def _labelled(
     first = lines[0][0][0]
     lines[0] = [(f"  {label}", style), (first[2 + len(label) :], "")]
     return lines
+
+
+def _smallest_grace(found: Mapping[str, Any]) -> str:
+    given = f"{found['given_s']:g} s"
+    if found["smallest_s"] is None:
+        return f"not every plan holds in the whole grace window of {given}"
+    fails = found["fails_s"]
+    less = "" if fails is None else f", and not in {fails:.3g} s"
+    held = f"{found['smallest_s']:.3g} s"
+    return f"every plan held in a grace window of {held}{less}; {given} are given"

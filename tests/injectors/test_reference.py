@@ -1,5 +1,6 @@
 """The reference trainer is held under everything that is wired here."""
 
+import contextlib
 import dataclasses
 import sys
 
@@ -16,24 +17,41 @@ from spotchaos.settings import Settings
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    """Return a function that runs one campaign on the reference trainer, one rank."""
-    folder = tmp_path_factory.mktemp("reference")
-    options = ("--ranks", "1", "--steps", "30", "--save-every", "5", "--batch", "2")
-    command = (sys.executable, "-m", "spotchaos.training", *options)
-    first = Settings(command=command, folder=folder, notice="aws")
+@contextlib.contextmanager
+def on_ground(folder, *options, **given):
+    """Yield a function that runs one campaign on the reference trainer, one rank."""
+    always = ("--ranks", "1", "--steps", "30", "--save-every", "5", "--batch", "2")
+    command = (sys.executable, "-m", "spotchaos.training", *always, *options)
+    first = Settings(command=command, folder=folder, **given)
     with Workspace(folder) as workspace:
         program = Program.from_settings(first)
         ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
 
-        def reference(**given):
-            settings = dataclasses.replace(first, **{"notice": None, **given})
+        def reference(**more):
+            settings = dataclasses.replace(first, **{"notice": None, **more})
             return run(settings, lambda event: None, layer=lambda *_: ground)
 
         yield reference
         if ground.stage.zygote is not None:
             ground.stage.zygote.close()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    with on_ground(tmp_path_factory.mktemp("reference"), notice="aws") as reference:
+        yield reference
+
+
+@pytest.fixture(scope="module", params=["s3", "gs"])
+def storing(request, tmp_path_factory):
+    """The same, saving to an object store that alone outlives the machine."""
+    if request.param == "gs":
+        pytest.importorskip("gcp_storage_emulator")
+        pytest.importorskip("google.cloud.storage")
+    url = f"{request.param}://bucket/run"
+    folder = tmp_path_factory.mktemp(request.param)
+    with on_ground(folder, "--store", url, durable=url, lose="machine") as reference:
+        yield request.param, reference
 
 
 @pytest.mark.parametrize(
@@ -54,7 +72,39 @@ def reference(tmp_path_factory):
 def test_the_reference_trainer_is_held(reference, given):
     if "fault" not in given:
         given = {**given, "kill_at": ("step-end:12",)}
+    demand_held(reference(**given))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["503:3", "500:6", "403:5", "expired-token:last", "cut:2", "slow:3", "503:4+"],
+)
+def test_the_reference_trainer_is_held_on_a_store_that_fails(storing, fault):
+    kind, reference = storing
+    demand_held(reference(fault=(f"{kind}-{fault}",)))
+
+
+def test_the_reference_trainer_takes_half_an_answer_for_what_it_is(storing):
+    kind, reference = storing
+    outcome = reference(fault=(f"{kind}-truncated-get",))
+    demand_held(outcome)
+    ((trial, _),) = outcome.trials
+    assert trial.attempts[1].struck[0].times == 1
+
+
+def test_a_store_that_refuses_a_resume_is_refused_with_a_clear_error(storing):
+    kind, reference = storing
+    # Eight operations of the first machine, on objects of two checkpoints and a probe.
+    given = {"kill_at": ("step-end:14",), "fault": (f"{kind}-403:9",)}
     outcome = reference(**given)
+    ((_, judgement),) = outcome.trials
+    (finding,) = judgement.findings
+    assert finding.name == "resume-failed"
+    assert "Error" in finding.message
+    demand_held(reference(accept_refusal=True, **given))
+
+
+def demand_held(outcome):
     found = [f"{f.name}: {f.message}" for _, j in outcome.trials for f in j.findings]
     assert outcome.trouble is None
     assert found == []

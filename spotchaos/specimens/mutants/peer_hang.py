@@ -1,0 +1,68 @@
+"""One flaw: rank 0 waits without a bound for what the others save."""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+TOTAL, PER_EPOCH, BATCH, SAVE_EVERY = 30, 15, 8, 10
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=TOTAL)
+os.makedirs("checkpoints", exist_ok=True)
+
+
+def part_of(rank, step):
+    return f"checkpoints/step-{step:03}-rank-{rank}.pt"
+
+
+def save(step):
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
+    path = part_of(RANK, step)
+    torch.save(state, path + ".tmp")
+    os.replace(path + ".tmp", path)
+    if RANK == 0:
+        while not all(os.path.exists(part_of(rank, step)) for rank in range(RANKS)):
+            time.sleep(0.02)
+        with open("checkpoints/latest.tmp", "w") as file:
+            file.write(str(step))
+        os.replace("checkpoints/latest.tmp", "checkpoints/latest")
+
+
+def load():
+    if not os.path.exists("checkpoints/latest"):
+        return 0
+    with open("checkpoints/latest") as file:
+        state = torch.load(part_of(RANK, int(file.read())))
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    torch.set_rng_state(state["rng"])
+    return state["step"]
+
+
+for step in range(load(), TOTAL):
+    epoch, position = divmod(step, PER_EPOCH)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    rows = order[position * BATCH :][:BATCH]
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    if (step + 1) % SAVE_EVERY == 0:
+        save(step + 1)
+print("done")

@@ -1,0 +1,109 @@
+"""What lives on, stays behind or waits when an attempt is over; and what is only a habit."""
+
+from dataclasses import replace
+
+import pytest
+from synthetic import Program
+
+from spotchaos.model import Ended, Left, Stored
+from spotchaos.oracles import judge
+
+PROGRAM = Program(horizon=24, epoch_steps=8, save_every=4)
+BASELINE = PROGRAM.baseline()
+STACKS = """rank 0, pid 7:
+Thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/work/train.py", line 41 in save
+
+rank 2, pid 9:
+Thread 0x1 (most recent call first):
+  File "/work/train.py", line 50 in barrier"""
+
+
+def said(first=None, last=None, *, usual=None):
+    """Judge a killed attempt and the one that goes on, each with what it left."""
+    trial = PROGRAM.trial([13])
+    one, two = trial.attempts
+    attempts = (replace(one, **(first or {})), replace(two, **(last or {})))
+    runs = tuple(replace(run, **(usual or {})) for run in BASELINE.runs)
+    judged = judge(replace(trial, attempts=attempts), replace(BASELINE, runs=runs))
+    return judged.findings
+
+
+NOTHING = {"left": Left()}
+LIVING = {"survivors": ("pid 31: python monitor.py",), "ended": Ended.EXITED}
+
+
+def test_who_lives_on_is_an_orphan():
+    (finding,) = said({**LIVING, "exit_code": 143, "signal": "TERM"})
+    assert finding.name == "orphans"
+    assert "python monitor.py" in finding.message
+
+
+def test_who_always_lives_on_convicts_nobody():
+    usual = {"survivors": ("pid 77: python monitor.py",)}
+    given = {**LIVING, "exit_code": 143, "signal": "TERM"}
+    assert said(given, usual=usual) == ()
+
+
+def test_ranks_that_wait_for_ever_are_named_with_their_line():
+    (finding,) = said({"stuck": True, "stacks": STACKS, "signalled_step": 13})
+    assert finding.name == "peer-hang"
+    assert "rank 0 at /work/train.py:41 and rank 2 at /work/train.py:50" in (
+        finding.message
+    )
+    assert finding.where == {"file": "/work/train.py", "line": 41}
+
+
+HALF = (("checkpoints/last-x8fj2k_1.tmp", 900),)
+
+
+def test_half_a_checkpoint_that_nobody_sweeps_is_left_over():
+    left = {"left": Left(files=HALF)}
+    (finding,) = said(left, left, usual=NOTHING)
+    assert finding.name == "leftovers"
+    assert "last-x8fj2k_1.tmp" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "usual"),
+    [
+        pytest.param(HALF, (), (), id="swept"),
+        pytest.param((), HALF, (), id="of-the-last-attempt-alone"),
+        pytest.param(HALF, HALF, (("checkpoints/last-qqqq11_2.tmp", 9),), id="a-habit"),
+        pytest.param((("a.lock", 0),), (("a.lock", 0),), (), id="empty"),
+    ],
+)
+def test_these_files_convict_nobody(first, last, usual):
+    found = said(
+        {"left": Left(files=first)},
+        {"left": Left(files=last)},
+        usual={"left": Left(files=usual)},
+    )
+    assert found == ()
+
+
+def test_shared_memory_of_who_ended_by_itself_is_left_over():
+    segment = Left(memory=(("psm_1f2e3d4c", 4096),))
+    by_itself = {"left": segment, "ended": Ended.EXITED, "exit_code": 143}
+    (finding,) = said({**by_itself, "signal": "TERM"}, {"left": segment}, usual=NOTHING)
+    assert finding.name == "leftovers"
+    assert "psm_1f2e3d4c" in finding.message
+    assert said({"left": segment}, {"left": segment}, usual=NOTHING) == ()
+    assert said({**by_itself, "signal": "TERM"}, usual={"left": segment}) == ()
+
+
+def test_small_things_in_tmpdir_convict_nobody():
+    small, large = (("pymp-x1", 100),), (("spool", 2 << 20),)
+    assert said({}, {"left": Left(temporary=small)}, usual=NOTHING) == ()
+    (finding,) = said({}, {"left": Left(temporary=large)}, usual=NOTHING)
+    assert finding.name == "leftovers"
+
+
+def test_an_upload_that_nobody_aborts_is_left_over():
+    stored = {"stored": Stored({}, {}, (), abandoned=("bucket/step-12.pt",))}
+    empty = {"stored": Stored({}, {}, ())}
+    (finding,) = said({}, stored, usual=empty)
+    assert finding.name == "leftovers"
+    assert "bucket/step-12.pt" in finding.message
+    assert said(stored, empty, usual=empty) == ()
