@@ -2,86 +2,45 @@
 
 One run is recorded with the bytes of its file ops. From its op log the states that a
 kill or a power loss could leave are drawn; each distinct one is put into a view of its
-own, and the program resumes from it. States that answer alike everything that a resume
-asked are not run again, but for a few per cent. Then a resume is recorded in its turn,
-so that a crash can also strike what a resume does itself.
+own, and the program resumes from it. Then a resume is recorded in its turn, so that a
+crash can also strike what a resume does itself.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from spotchaos.baseline import Groundwork
-from spotchaos.campaign import Campaign, Layer, judge_trial
+from spotchaos.campaign import Campaign, Layer
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.crash_classes import (
     Case,
     Result,
-    Resumed,
     class_entry,
     groups,
-    plan_of,
     simplicity,
     strength,
-    went,
 )
+from spotchaos.drawing import Drawing
+from spotchaos.early_ranks import RealKills
 from spotchaos.errors import HarnessError, PlanError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
-from spotchaos.launch.spec import FileOrders
-from spotchaos.launch.strace import strace_available
-from spotchaos.launch.view import View
-from spotchaos.model import (
-    Attempt,
-    Ended,
-    Finding,
-    Note,
-    Trial,
-    Verdict,
-)
-from spotchaos.oracles.durability import durability
+from spotchaos.model import Finding, Note, SaveMark, Verdict
 from spotchaos.persistence import oplog
-from spotchaos.persistence.crash_states import (
-    Bounds,
-    CrashState,
-    Tally,
-    build,
-    distinct,
-    enumerate_states,
-)
-from spotchaos.persistence.history import History
+from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.materialise import Materialiser
-from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
-from spotchaos.persistence.rank_cuts import early_tokens
-from spotchaos.persistence.readset import Memo, Question, asked_by
+from spotchaos.persistence.models import KILL
 from spotchaos.persistence.tokens import StateToken, in_recording
-from spotchaos.plan import Plan
-from spotchaos.recorded import (
-    MOST_POINTS,
-    Recorded,
-    barriers,
-    crash_points,
-    cut_of,
-    put,
-    spread,
-    without_untouched,
-)
+from spotchaos.recorded import Recorded
+from spotchaos.recorder import Mechanism, Recorder
+from spotchaos.resuming import Resumes, Starter
 from spotchaos.settings import Settings
-from spotchaos.traced import not_seen, traced_run
-from spotchaos.trial import Stage, run_attempt
 
-# Of the states whose result is known from what they answer, so many are run anyway.
-SPOT_CHECK = 0.05
-# Crash points within one recorded resume, and resumes that are recorded.
-MOST_RESUME_POINTS, MOST_RESUMES = 60, 2
+MOST_RESUMES = 2  # of those that are recorded in their turn
 CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")
-RECORDING = FileOrders(keep_data=True, real_fsync=False)
-RESUMING = FileOrders(observe_reads=True)
 
 
 def explore(
@@ -148,167 +107,129 @@ class Exploration(Campaign):
     ) -> None:
         super().__init__(settings, listener, clock, layer)
         self._only = only
-        # All findings count while classes are formed; which of them matter is asked last.
-        self._strict = replace(settings, fail_on=(), known=())
-        self._memo: Memo[Resumed] = Memo(SPOT_CHECK, random.Random(settings.seed))
-        self._lock_memo = threading.Lock()
-        self._tally = Tally()
+        self._mechanism = Mechanism.NOTIFY
+        self._drawing = Drawing(settings, ())
+        self._resumes: Resumes | None = None
+        self._starter: Starter | None = None
         self._cases: list[Case] = []
         self._results: dict[int, Result] = {}
         self._classes: list[dict[str, Any]] = []
-        self._counts: dict[str, int] = {}
-        self._not_visited: list[str] = []
         self._unconfirmed: list[str] = []
+        self._impossible = 0  # drawn, and refuted by real kills
         self._seen_cold: dict[str, bool] = {}  # finding -> whether it was seen again
-        self._always: frozenset[str] = frozenset()  # what a clean stop shows as well
-        self._never_saves = False
-        self._traced = False  # recorded by strace: resumes are not observed
 
     # --- the work ---
 
     def work(self, ground: Groundwork) -> None:
-        """Record, draw, resume, and say what was found."""
-        self._traced = ground.landscape.file_ops is None
-        if self._traced and not strace_available()[0]:
-            reasons = [n.message for n in ground.notes if "left-out" in n.name]
-            raise HarnessError(
-                "no crash state can be explored: "
-                + (reasons[0] if reasons else "file operations cannot be recorded")
-                + f"; {strace_available()[1]}",
-                hint="`spotchaos run --kill-at save-begin:2` interrupts around a save",
-            )
-        if ground.baseline.control is not None:
-            clean = judge_trial(self._strict, ground, ground.baseline.control, Plan(()))
-            self._always = frozenset(f.name for f in clean.findings)
-        view = ground.stage.new_view("recorded")
-        views = [view]
+        """Record, draw, resume, and say what was found.
+
+        Raises:
+            HarnessError: nothing can record file ops here, a state cannot be put on
+                disk, or not all that was drawn could be told.
+        """
+        self._starter = Starter(ground.stage)
+        recorder = Recorder(ground, self._starter)
+        self._mechanism = recorder.mechanism
+        self._drawing = Drawing(self._settings, ground.stage.patterns)
+        if self._mechanism is Mechanism.PYTHON:
+            self._drawing.models = [KILL]
+        # All findings count while classes are formed; which of them matter is asked last.
+        strict = replace(self._settings, fail_on=(), known=())
+        resumes = self._resumes = Resumes(
+            ground,
+            strict,
+            self._starter,
+            counts=self._settings.counts,
+            observes=recorder.sees_reads,
+        )
         try:
-            record = self._recorded(ground, view)
+            self.tell(PhaseStarted("recorded run"))
+            record = recorder.run()
+            self._drawing.left_out += recorder.left_out
             if self._only is not None:
-                self._resume_only(ground, record, *self._only)
+                self._resume_only(resumes, record, *self._only)
                 return
-            first = self._drawn(ground, record)
-            self._resume_all(ground, first)
-            second: list[Case] = []
-            for number, base in enumerate(() if self._traced else self._bases(record)):
-                views.append(ground.stage.new_view(f"resume-{number}"))
-                second += self._drawn_in_resume(ground, base, views[-1], number)
-            self._resume_all(ground, second)
-            self._classify(ground)
-            self._demand_no_conflict()
+            writer = Materialiser(record.history)
+            size = ground.baseline.world_size
+            cases = self._drawing.of_run(record, writer, world_size=size)
+            self._resume_all(ground, resumes, cases)
+            self._doubt_early_ranks(resumes, RealKills(self._starter, record))
+            self._explore_resumes(ground, recorder, resumes, record)
+            self._classify(resumes)
         except OSError as error:
             raise HarnessError(
                 f"a crash state cannot be put on disk: {error.strerror or error}",
                 hint="free some space, or set TMPDIR to another disk",
             ) from error
-        finally:
-            for one in views:
-                one.close()
+        self._demand_no_conflict(resumes)
+        self._demand_all_resumed()
 
-    def _demand_no_conflict(self) -> None:
-        if self._memo.conflicts:
+    def _demand_no_conflict(self, resumes: Resumes) -> None:
+        conflicts = len(resumes.memo.conflicts)
+        if conflicts:
             raise HarnessError(
-                f"{len(self._memo.conflicts)} of {self._memo.checked} spot checks led"
-                " elsewhere than the equal state that was run",
+                f"{conflicts} of {resumes.memo.checked} spot checks led elsewhere than"
+                " the equal state that was run",
                 hint="run it again with --no-skip",
             )
 
-    def _recorded(self, ground: Groundwork, view: View) -> Recorded:
-        self.tell(PhaseStarted("recorded run"))
-        if self._traced:
-            attempt, log = traced_run(ground.stage, view)
-            self._not_visited.append(not_seen())
-        else:
-            attempt, log = self._record(ground, view, ())
-        if attempt.ended is not Ended.FINISHED:
+    def _demand_all_resumed(self) -> None:
+        """Let no exploration that was cut short say that every state holds."""
+        if self._missed:
             raise HarnessError(
-                f"the recorded run ended with status {attempt.exit_code}",
-                hint="run it under `spotchaos run --kill-at file-op:1` to see why",
+                f"{self._missed} of {len(self._cases)} crash states were not resumed"
+                f" from before --budget ended",
+                hint="give more --budget, or fewer --saves",
             )
-        log = without_untouched(log)
-        history = History(log, start_folder=self._start_folder(ground, view))
-        own = frozenset(entry.path for entry in log.start if entry.path)
-        return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
 
-    def _record(
-        self, ground: Groundwork, view: View, earlier: Sequence[Attempt]
-    ) -> tuple[Attempt, oplog.OpLog]:
-        logs: list[oplog.OpLog] = []
-        attempt = run_attempt(
-            ground.stage,
-            view,
-            None,
-            earlier=earlier,
-            files=RECORDING,
-            oplog=lambda path: logs.append(oplog.read(path)),
-        )
-        if not logs or not logs[0].complete:
-            raise HarnessError("the recording of file operations broke off")
-        return attempt, logs[0]
+    @property
+    def _missed(self) -> int:
+        return len(self._cases) - len(self._results) - self._impossible
 
-    def _start_folder(self, ground: Groundwork, view: View) -> Path:
-        """Return a folder that leads to the watched ones as they were before the run."""
-        folder = ground.stage.workspace.scratch / "start"
-        folder.mkdir(exist_ok=True)
-        for name, target in (("0", ground.stage.program.folder), ("1", view.out)):
-            if not (folder / name).is_symlink():
-                (folder / name).symlink_to(target)
-        return folder
-
-    def _drawn(self, ground: Groundwork, record: Recorded) -> list[Case]:
-        points = crash_points(record, ground.stage.patterns, saves=self._settings.saves)
-        last = record.history.log.last
-        if not points:
-            self._never_saves = True
-            points = [last + 1]
-        if len(points) < last + 1:
-            self._not_visited.append(
-                f"{last + 1 - len(points)} of {last + 1} crash points, left out by --saves and our bounds"
+    def _doubt_early_ranks(self, resumes: Resumes, kills: RealKills) -> None:
+        """Call no state of an early rank wrong that no real kill of that rank leaves."""
+        unknown = 0
+        for number, result in sorted(self._results.items()):
+            if result.finding is None or not result.token.early:
+                continue
+            self.tell(PhaseStarted("real kill", str(result.token)))
+            if kills.confirm(result.token):
+                continue
+            case = self._cases[number]
+            if not case.state.token.early:
+                # The same folder is left without an early rank as well, and sooner.
+                state = replace(case.state, latest=None)
+                case = self._cases[number] = replace(case, state=state)
+                self._results[number] = resumes.of(case, f"state-{number}")
+                continue
+            del self._results[number]
+            self._impossible += 1
+            unknown += any(one in kills.left_out for one in result.token.early)
+        if unknown:
+            self._drawing.left_out.append(
+                f"{unknown} states of a rank that is killed earlier, which looked wrong"
+                " and were not tried with real kills, there being too many"
             )
-        # What is acknowledged differs with the model that leaves a folder, so that equal
-        # folders are one state within a model only; the memo spares their resumes.
-        drawn: dict[str, list[CrashState]] = {}
-        for model in _models(self._settings.power_loss):
-            bounds = Bounds(deviations=self._settings.deviations, points=points)
-            states = list(enumerate_states(record.history, model, bounds, self._tally))
-            self._counts[model.name] = len(states)
-            drawn[model.letter] = states
-        if ground.baseline.world_size > 1:
-            wanted = set(points)
-            early = [
-                token
-                for token in early_tokens(record.history, barriers(record))
-                if token.number in wanted
-            ]
-            kept = [early[i] for i in spread(range(len(early)), MOST_POINTS)]
-            self._counts["early ranks"] = len(kept)
-            if len(kept) < len(early):
-                self._not_visited.append(
-                    f"{len(early) - len(kept)} of {len(early)} ways in which one rank"
-                    " is killed earlier"
-                )
-            drawn[KILL.letter] += [
-                CrashState(t, build(record.history, t)) for t in kept
-            ]
-        if self._tally.capped_points:
-            self._not_visited.append(
-                f"states beyond the first 64 at {self._tally.capped_points} points"
-            )
-        return self._distinct(record, drawn.values())
 
-    def _distinct(
-        self, record: Recorded, drawn: Iterable[Sequence[CrashState]]
-    ) -> list[Case]:
-        writer = Materialiser(record.history)
+    def _explore_resumes(
+        self,
+        ground: Groundwork,
+        recorder: Recorder,
+        resumes: Resumes,
+        record: Recorded,
+    ) -> None:
+        """Record resumes in their turn, and explore what a kill in one could leave."""
+        if not recorder.sees_reads or self._drawing.never_saves:
+            return
         cases: list[Case] = []
-        for states in drawn:
-            tally = Tally()
-            found = distinct(record.history, states, tally)
-            cases += [Case(record, writer, state) for state in found]
-            self._tally.drawn += tally.drawn
-            self._tally.by_recipe += tally.by_recipe
-            self._tally.by_content += tally.by_content
-        return cases
+        for number, base in enumerate(self._bases(record)):
+            if self.is_out_of_budget():
+                self._drawing.left_out.append("kills during a resume (--budget)")
+                break
+            self.tell(PhaseStarted("recorded resume", str(base.state.token)))
+            again = recorder.resume(base, number)
+            cases += self._drawing.of_resume(again, Materialiser(again.history))
+        self._resume_all(ground, resumes, cases)
 
     def _bases(self, record: Recorded) -> list[Case]:
         """Return states whose resume is worth a recording: those with most left over."""
@@ -321,42 +242,25 @@ class Exploration(Campaign):
         ]
         held = [c for c in held if any(s.ended_at_s for s in _saves_before(c))]
         held.sort(key=lambda c: (-len(c.state.layout.things), c.state.token.number))
-        return held[:MOST_RESUMES] if not self._never_saves else []
+        return held[:MOST_RESUMES]
 
-    def _drawn_in_resume(
-        self, ground: Groundwork, base: Case, view: View, number: int
-    ) -> list[Case]:
-        """Record a resume, and draw the kill states that its own ops can leave."""
-        self.tell(PhaseStarted("recorded resume", str(base.state.token)))
-        before = base.record.cut((base.state.latest or base.state.token).number)
-        put(view, base.writer, base.record, base.state.layout)
-        folder = ground.stage.workspace.scratch / f"start-{number}"
-        Materialiser(base.record.history).write(base.state.layout, folder)
-        attempt, log = self._record(ground, view, before)
-        log = without_untouched(log, base.state.layout.things)
-        record = Recorded(
-            attempt,
-            History(log, start_folder=folder),
-            float(log.header.get("began_s", 0.0)),
-            base.record.own,
-            before,
-            base.record.plan_of(base.state.token) or "",
-        )
-        points = crash_points(record, ground.stage.patterns, saves=1)
-        points = spread(points, MOST_RESUME_POINTS)
-        if not points:
-            return []
-        drawn = list(enumerate_states(record.history, KILL, Bounds(points=points)))
-        key = "kill during a resume"
-        self._counts[key] = self._counts.get(key, 0) + len(drawn)
-        return self._distinct(record, [drawn])
-
-    def _resume_all(self, ground: Groundwork, cases: Sequence[Case]) -> None:
+    def _resume_all(
+        self, ground: Groundwork, resumes: Resumes, cases: Sequence[Case]
+    ) -> None:
         first = len(self._cases)
         self._cases += cases
+
+        def resume(number: int, case: Case) -> None:
+            if self.is_out_of_budget():
+                return
+            result = resumes.of(case, f"state-{number}")
+            self._results[number] = result
+            if result.was_run:
+                self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
+
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             tasks = [
-                pool.submit(self._resume, ground, number, case)
+                pool.submit(resume, number, case)
                 for number, case in enumerate(cases, first)
             ]
             try:
@@ -368,106 +272,8 @@ class Exploration(Campaign):
                 ground.stage.workspace.end_all()
                 raise
 
-    def _resume(self, ground: Groundwork, number: int, case: Case) -> None:
-        if self.is_out_of_budget():
-            with self._lock_memo:
-                self._counts["not_run"] = self._counts.get("not_run", 0) + 1
-            return
-        known = None
-        history, layout = case.record.history, case.state.layout
-        if not self._settings.no_skip:
-            with self._lock_memo:
-                known = self._memo.known(history, layout)
-        if known is not None:
-            self._results[number] = self._judge_state(
-                ground, case, known.attempt, was_run=False
-            )
-            return
-        files = None if self._traced else RESUMING
-        name = f"state-{number}"
-        attempt, asked = self._resume_once(ground.stage, case, name, files=files)
-        if files is not None:
-            with self._lock_memo:
-                self._memo.add(history, layout, asked, Resumed(attempt, went(attempt)))
-        self._results[number] = self._judge_state(ground, case, attempt, was_run=True)
-        self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
-
-    def _resume_once(
-        self,
-        stage: Stage,
-        case: Case,
-        name: str,
-        *,
-        files: FileOrders | None = RESUMING,
-    ) -> tuple[Attempt, tuple[Question, ...]]:
-        """Put one state into a view of its own, and resume from it."""
-        before = case.record.cut(case.state.token.number)
-        view = stage.new_view(name)
-        asked: list[Question] = []
-        try:
-            put(view, case.writer, case.record, case.state.layout)
-            attempt = run_attempt(
-                stage,
-                view,
-                None,
-                earlier=before,
-                files=files,
-                oplog=None
-                if files is None
-                else lambda path: asked.extend(asked_by(oplog.read(path).ops)),
-            )
-        finally:
-            view.close()
-        return attempt, tuple(asked)
-
-    def _judge_state(
-        self, ground: Groundwork, case: Case, attempt: Attempt, *, was_run: bool
-    ) -> Result:
-        """Judge a resume at the simplest crash that leaves its state, and at the latest.
-
-        More had been acknowledged at the later one; a resume may be right at one crash
-        and too old at the other.
-        """
-        state = case.state
-        result = self._judge_at(ground, case, state.token, attempt, was_run=was_run)
-        if result.finding is None and state.latest not in (None, state.token):
-            assert state.latest is not None  # as just asked
-            late = self._judge_at(ground, case, state.latest, attempt, was_run=was_run)
-            if late.verdict is not Verdict.HELD or late.finding is not None:
-                return late
-        return result
-
-    def _judge_at(
-        self,
-        ground: Groundwork,
-        case: Case,
-        token: StateToken,
-        attempt: Attempt,
-        *,
-        was_run: bool,
-    ) -> Result:
-        before = case.record.cut(token.number)
-        attempt = replace(attempt, number=len(before) + 1)
-        trial = Trial(
-            number=0,
-            plan=plan_of(case.record, token),
-            attempts=(*before, attempt),
-            wall_s=attempt.wall_s,
-            path=attempt.path,
-        )
-        judgement = judge_trial(self._strict, ground, trial, Plan(()))
-        cut = cut_of(case.record, token)
-        finding = None
-        verdict = judgement.verdict
-        if verdict is Verdict.VIOLATED:
-            finding = durability(judgement, attempt, cut, always=self._always)
-            assert finding is not None  # it is violated
-            if not self._settings.counts(finding.name):
-                verdict = Verdict.HELD
-        return Result(token, verdict, trial, judgement, finding, cut, was_run)
-
     def _resume_only(
-        self, ground: Groundwork, record: Recorded, digest: str, token: StateToken
+        self, resumes: Resumes, record: Recorded, digest: str, token: StateToken
     ) -> None:
         found = oplog.digest(record.history.log)
         if found != digest:
@@ -478,27 +284,27 @@ class Exploration(Campaign):
             )
         state = CrashState(token, build(record.history, token))
         case = Case(record, Materialiser(record.history), state)
-        self._resume_all(ground, [case])
-        self._tally.drawn = self._tally.by_recipe = self._tally.by_content = 1
-        self._counts[token.model.name] = 1
-        self._classify(ground)
+        self._cases.append(case)
+        self._results[0] = resumes.of(case, "state-0")
+        tally = self._drawing.tally
+        tally.drawn = tally.by_recipe = tally.by_content = 1
+        self._drawing.counts[token.model.name] = 1
+        self._classify(resumes)
 
     # --- what came of it ---
 
-    def _classify(self, ground: Groundwork) -> None:
+    def _classify(self, resumes: Resumes) -> None:
         for index, numbers in enumerate(groups(self._cases, self._results), 1):
-            self._add_class(ground, index, numbers)
+            self._add_class(resumes, index, numbers)
         if not self.done:
             self._show_one_that_held()
 
-    def _add_class(
-        self, ground: Groundwork, index: int, members: Sequence[int]
-    ) -> None:
+    def _add_class(self, resumes: Resumes, index: int, members: Sequence[int]) -> None:
         simplest = min(
             members, key=lambda n: simplicity(self._cases[n], self._results[n])
         )
         case, result = self._cases[simplest], self._results[simplest]
-        result, confirmed = self._seen_again(ground, index, case, result)
+        result, confirmed = self._seen_again(resumes, index, case, result)
         finding = result.finding or self._results[simplest].finding
         assert finding is not None  # it is what makes the class
         shown = replace(result.trial, number=index)
@@ -531,7 +337,7 @@ class Exploration(Campaign):
         self.tell(TrialDone(shown, judged))
 
     def _seen_again(
-        self, ground: Groundwork, index: int, case: Case, result: Result
+        self, resumes: Resumes, index: int, case: Case, result: Result
     ) -> tuple[Result, bool]:
         """Resume once more from the simplest state of a class, in a fresh process.
 
@@ -543,11 +349,8 @@ class Exploration(Campaign):
             self._seen_cold[name] = True
         if name in self._seen_cold:
             return result, self._seen_cold[name]
-        cold = replace(ground.stage, zygote=None)
         self.tell(PhaseStarted(f"class {index}", f"once more, cold: {result.token}"))
-        # Unobserved: to see a fresh process look for its modules would take long.
-        attempt, _ = self._resume_once(cold, case, f"class-{index}", files=None)
-        again = self._judge_at(ground, case, result.token, attempt, was_run=True)
+        again = resumes.cold(case, result.token, f"class-{index}")
         agrees = again.finding is not None and again.finding.name == name
         self._seen_cold[name] = agrees
         return again, agrees
@@ -565,30 +368,30 @@ class Exploration(Campaign):
 
     def coverage(self) -> dict[str, object]:
         found = super().coverage()
-        missed = self._counts.get("not_run", 0)
-        why = list(self._not_visited)
-        if missed:
-            why.append(f"{missed} states, for want of time (--budget)")
-        models = {k: v for k, v in self._counts.items() if k != "not_run"}
+        drawing, memo = self._drawing, self._resumes and self._resumes.memo
+        why = list(drawing.left_out)
+        if self._missed:
+            why.append(f"{self._missed} states, for want of time (--budget)")
         found["crash_states"] = {
-            "by_model": models,
-            "drawn": self._tally.drawn,
-            "distinct_by_recipe": self._tally.by_recipe,
+            "by_model": drawing.counts,
+            "drawn": drawing.tally.drawn,
+            "distinct_by_recipe": drawing.tally.by_recipe,
             "distinct": len(self._cases),
             "run": sum(result.was_run for result in self._results.values()),
             "held": self._count(Verdict.HELD),
             "violated": self._count(Verdict.VIOLATED),
             "unknown": self._count(Verdict.UNKNOWN),
-            "skipped_by_readset": self._memo.skipped,
-            "spot_checked": self._memo.checked,
-            "spot_checks_that_differ": len(self._memo.conflicts),
-            "capped_points": self._tally.capped_points,
+            "skipped_by_readset": memo.skipped if memo else 0,
+            "spot_checked": memo.checked if memo else 0,
+            "spot_checks_that_differ": len(memo.conflicts) if memo else 0,
+            "capped_points": drawing.tally.capped_points,
             "deviations": self._settings.deviations,
-            "not_visited": missed,
+            "not_possible": self._impossible,
+            "not_visited": self._missed,
             "why_not_visited": why,
-            "mechanism": "strace" if self._traced else "seccomp-notify",
+            "mechanism": str(self._mechanism),
         }
-        found["skipped_as_equal"] = self._memo.skipped
+        found["skipped_as_equal"] = memo.skipped if memo else 0
         return found
 
     def _count(self, verdict: Verdict) -> int:
@@ -612,21 +415,17 @@ class Exploration(Campaign):
         return found
 
     def late_notes(self) -> list[Note]:
-        if self._never_saves:
-            return [
+        lost = self._starter and self._starter.lost
+        notes = super().late_notes()
+        if lost and not notes:
+            notes.append(Note("cold-path", f"attempts were fresh from then on: {lost}"))
+        if self._drawing.never_saves:
+            notes.append(
                 Note("no-save-explored", "the recorded run saved nothing to explore")
-            ]
-        return []
+            )
+        return notes
 
 
-# --- pure parts -----------------------------------------------------------------------
-
-
-def _saves_before(case: Case) -> list[Any]:
+def _saves_before(case: Case) -> list[SaveMark]:
     cut = case.record.cut(case.state.token.number)[-1]
     return [save for rank in cut.trace.ranks.values() for save in rank.saves]
-
-
-def _models(power_loss: str | None) -> list[PersistenceModel]:
-    more = {None: [], "ext4": [EXT4], "posix": [POSIX], "all": [EXT4, POSIX]}
-    return [KILL, *more[power_loss]]

@@ -85,22 +85,31 @@ class Lines:
     def note(self, frame: FrameType | None) -> None:
         """Store the innermost line of the program at or above `frame`."""
         table = self._map
-        if table is None:
+        if table is None or self._innermost(frame) is None:
             return
+        assert self._newest is not None  # as just asked
+        name, line = self._newest
+        tid = threading.get_native_id()
+        at = _START + (tid % self._entries) * _PLACE
+        table[at + 16 : at + 16 + len(name)] = name
+        _THREAD.pack_into(table, at, tid, line, len(name))
+
+    def place(self, frame: FrameType | None) -> str | None:
+        """Return `file:line` of the innermost line of the program at or above `frame`."""
+        found = self._innermost(frame)
+        if found is None:
+            return None
+        return f"{found[0].decode('utf-8', 'surrogateescape')}:{found[1]}"
+
+    def _innermost(self, frame: FrameType | None) -> tuple[bytes, int] | None:
         while frame is not None:
             name = self._name(frame.f_code.co_filename)
             if name is not None:
                 self._newest = (name, frame.f_lineno)
                 break
             frame = frame.f_back
-        if self._newest is None:
-            return
         # A library's own thread works for the line that was noted last.
-        name, line = self._newest
-        tid = threading.get_native_id()
-        at = _START + (tid % self._entries) * _PLACE
-        table[at + 16 : at + 16 + len(name)] = name
-        _THREAD.pack_into(table, at, tid, line, len(name))
+        return self._newest
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _EVENTS:

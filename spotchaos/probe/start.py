@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 
+from spotchaos.probe import recorder
 from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.hooks import HOOKS
@@ -59,6 +60,11 @@ def watch() -> None:
             LINES.begin(SESSION.orders["frames"])
         except (OSError, ValueError) as error:
             SESSION.trouble("table of lines", error)
+    if SESSION.orders["record"] and SESSION.role == "main":
+        try:
+            recorder.begin(SESSION.orders["record"])
+        except OSError as error:
+            SESSION.trouble("recording of file ops", error)
     if SESSION.role == "main":
         SESSION.site("start")
 

@@ -42,3 +42,12 @@ def toy(explored):
         return explored(PROGRAMS / "toy.py", how, **{"saves": 2, **options})
 
     return run
+
+
+@pytest.fixture
+def quick(tmp_path):
+    """Return the settings for a program of few states, in a folder of its own."""
+    from spotchaos.settings import Settings
+
+    shutil.copy(PROGRAMS / "quick.py", tmp_path)
+    return Settings(command=("python", "quick.py"), folder=tmp_path, saves=1)

@@ -1,30 +1,18 @@
 """What is done, and said, where no listener for file ops can be installed."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 
+from spotchaos.errors import HarnessError
 from spotchaos.exploration import explore
 from spotchaos.launch.strace import strace_available
-from spotchaos.settings import Settings
+from spotchaos.model import Note
+from spotchaos.recorder import Recorder
+from spotchaos.resuming import Starter
 
 TRACED, WHY = strace_available()
-QUICK = """
-import os, torch
-from pathlib import Path
-torch.manual_seed(0)
-net = torch.nn.Linear(4, 2)
-opt = torch.optim.SGD(net.parameters(), 0.1)
-last, start = Path("last.pt"), 0
-if last.exists():
-    state = torch.load(last)
-    net.load_state_dict(state["net"])
-    start = state["step"]
-for step in range(start, 4):
-    opt.zero_grad()
-    net(torch.ones(3, 4) * step).square().mean().backward()
-    opt.step()
-    torch.save({"net": net.state_dict(), "step": step + 1}, "tmp.pt")
-    os.replace("tmp.pt", last)
-"""
 
 
 @pytest.fixture
@@ -35,17 +23,11 @@ def refused(monkeypatch):
     )
 
 
-def explored(tmp_path):
-    (tmp_path / "train.py").write_text(QUICK)
-    settings = Settings(command=("python", "train.py"), folder=tmp_path, saves=1)
-    return explore(settings, lambda event: None)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not TRACED, reason=f"no strace here: {WHY}")
-def test_strace_records_instead_and_says_what_it_does_not_see(refused, tmp_path):
-    outcome = explored(tmp_path)
+def test_strace_records_instead_and_says_what_it_does_not_see(refused, quick):
+    outcome = explore(quick, lambda event: None)
     told = outcome.coverage["crash_states"]
     assert told["mechanism"] == "strace"
     assert told["held"] > 5
@@ -54,13 +36,51 @@ def test_strace_records_instead_and_says_what_it_does_not_see(refused, tmp_path)
     assert str(outcome.verdict) == "held"
 
 
+@pytest.fixture
+def no_strace(monkeypatch):
+    """Let the machine have no strace either."""
+    monkeypatch.setattr(
+        "spotchaos.recorder.strace_available", lambda: (False, "no strace")
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_without_either_recorder_the_verdict_is_unknown(refused, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "spotchaos.exploration.strace_available", lambda: (False, "no strace")
+def test_python_records_what_it_announces_and_names_what_it_does_not(
+    refused, no_strace, quick
+):
+    outcome = explore(replace(quick, power_loss="all"), lambda event: None)
+    told = outcome.coverage["crash_states"]
+    assert told["mechanism"] == "python"
+    assert told["by_model"].keys() == {"kill"}
+    assert told["held"] == told["distinct"] > 5
+    [why] = [one for one in told["why_not_visited"] if "within Python" in one]
+    assert "fsync" in why
+    assert "compiled code" in why
+    assert str(outcome.verdict) == "held"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_python_sees_a_save_in_place_torn(refused, no_strace, quick):
+    program = quick.folder / "quick.py"
+    text = program.read_text()
+    program.write_text(
+        text.replace('"tmp.pt")', "last)").replace('os.replace("tmp.pt", last)', "pass")
     )
-    outcome = explored(tmp_path)
-    assert str(outcome.verdict) == "unknown"
-    assert "EBUSY: taken" in outcome.trouble
-    assert "no strace" in outcome.trouble
+    outcome = explore(quick, lambda event: None)
+    assert str(outcome.verdict) == "violated"
+    [entry] = [
+        c for c in outcome.extra["classes"] if c["operation"].startswith("write")
+    ]
+    assert entry["finding"] == "torn-checkpoint"
+    assert "torch.save" in program.read_text().splitlines()[entry["where"]["line"] - 1]
+
+
+def test_several_ranks_need_more_than_python(no_strace):
+    baseline = SimpleNamespace(world_size=2)
+    landscape = SimpleNamespace(file_ops=None)
+    notes = [Note("inside-save-left-out", "file sites are off: EBUSY: taken")]
+    ground = SimpleNamespace(baseline=baseline, landscape=landscape, notes=notes)
+    with pytest.raises(HarnessError, match="EBUSY: taken; no strace"):
+        Recorder(ground, Starter(None))

@@ -1,0 +1,156 @@
+"""Recording a run or a resume with the bytes of its file ops, by what is offered here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from spotchaos.announced import announced_run, not_announced
+from spotchaos.baseline import Groundwork
+from spotchaos.crash_classes import Case
+from spotchaos.errors import HarnessError
+from spotchaos.launch.spec import FileOrders
+from spotchaos.launch.strace import strace_available
+from spotchaos.launch.view import View
+from spotchaos.model import Attempt, Ended
+from spotchaos.persistence import oplog
+from spotchaos.persistence.history import History
+from spotchaos.persistence.materialise import Materialiser
+from spotchaos.recorded import (
+    Recorded,
+    put,
+    recorded_attempt,
+    without_untouched,
+)
+from spotchaos.resuming import Starter
+from spotchaos.traced import not_seen, traced_run
+from spotchaos.trial import Stage
+
+RECORDING = FileOrders(keep_data=True, real_fsync=False)
+
+
+class Mechanism(StrEnum):
+    """What records the file ops of a program."""
+
+    NOTIFY = "seccomp-notify"
+    STRACE = "strace"
+    PYTHON = "python"
+
+
+class Recorder:
+    """Records runs of one exploration.
+
+    Attributes:
+        mechanism: by which it does.
+        left_out: clauses on what such a recording cannot show.
+
+    Raises:
+        HarnessError: nothing here can record what this program does.
+    """
+
+    def __init__(self, ground: Groundwork, starter: Starter) -> None:
+        self._ground = ground
+        self._starter = starter
+        self.left_out: list[str] = []
+        self.mechanism = Mechanism.NOTIFY
+        if ground.landscape.file_ops is not None:
+            return
+        self.mechanism = Mechanism.STRACE
+        available, why = strace_available()
+        if available:
+            return
+        self.mechanism = Mechanism.PYTHON
+        if ground.baseline.world_size > 1:
+            reasons = [n.message for n in ground.notes if "left-out" in n.name]
+            raise HarnessError(
+                "no crash state of several ranks can be explored: "
+                + (reasons[0] if reasons else "file operations cannot be recorded")
+                + f"; {why}",
+                hint="`spotchaos run --kill-at save-begin:2` interrupts around a save",
+            )
+
+    @property
+    def sees_reads(self) -> bool:
+        """Whether resumes can be observed and recorded as well."""
+        return self.mechanism is Mechanism.NOTIFY
+
+    def run(self) -> Recorded:
+        """Record the program from its beginning to its end."""
+        if self.mechanism is Mechanism.NOTIFY:
+            return self._starter.carry_out(self._run)
+        view = self._ground.stage.new_view("recorded")
+        try:
+            if self.mechanism is Mechanism.STRACE:
+                attempt, log = traced_run(self._ground.stage, view)
+                self.left_out.append(not_seen())
+            else:
+                attempt, log = announced_run(self._starter.cold, view)
+                self.left_out.append(not_announced())
+            return self._taken(attempt, log)
+        finally:
+            view.close()
+
+    def _run(self, stage: Stage) -> Recorded:
+        view = stage.new_view("recorded")
+        try:
+            attempt, log = _supervised(stage, view, ())
+            return self._taken(attempt, log)
+        finally:
+            view.close()
+
+    def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
+        if attempt.ended is not Ended.FINISHED:
+            raise HarnessError(
+                f"the recorded run ended with status {attempt.exit_code}",
+                hint="run it under `spotchaos run --kill-at file-op:1` to see why",
+            )
+        log = without_untouched(log)
+        history = History(log, start_folder=self._start_folder())
+        own = frozenset(entry.path for entry in log.start if entry.path)
+        return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
+
+    def _start_folder(self) -> Path:
+        """Return a folder that leads to the watched one as it was before the run.
+
+        That of output was empty, so that nothing in it is ever asked for.
+        """
+        folder = self._ground.stage.workspace.scratch / "start"
+        folder.mkdir(exist_ok=True)
+        if not (folder / "0").is_symlink():
+            (folder / "0").symlink_to(self._ground.stage.program.folder)
+        return folder
+
+    def resume(self, base: Case, number: int) -> Recorded:
+        """Record a resume from a crash state."""
+        folder = self._ground.stage.workspace.scratch / f"start-{number}"
+        Materialiser(base.record.history).write(base.state.layout, folder)
+        before = base.record.cut((base.state.latest or base.state.token).number)
+
+        def run(stage: Stage) -> tuple[Attempt, oplog.OpLog]:
+            view = stage.new_view(f"resume-{number}")
+            try:
+                put(view, base.writer, base.record, base.state.layout)
+                return _supervised(stage, view, before)
+            finally:
+                view.close()
+
+        attempt, log = self._starter.carry_out(run)
+        log = without_untouched(log, base.state.layout.things)
+        return Recorded(
+            attempt,
+            History(log, start_folder=folder),
+            float(log.header.get("began_s", 0.0)),
+            base.record.own,
+            before,
+            base.record.plan_of(base.state.token) or "",
+        )
+
+
+def _supervised(
+    stage: Stage, view: View, earlier: Sequence[Attempt]
+) -> tuple[Attempt, oplog.OpLog]:
+    attempt, log = recorded_attempt(stage, view, earlier, files=RECORDING)
+    if log is None:
+        raise HarnessError("the recording of file operations broke off")
+    return attempt, log

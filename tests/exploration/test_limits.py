@@ -1,0 +1,82 @@
+"""An exploration that is cut short or loses its zygote says so, and loses no state."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from spotchaos import exploration, resuming
+from spotchaos.exploration import Exploration, explore
+from spotchaos.launch.zygote import ZygoteGoneError
+from spotchaos.resuming import Starter
+
+
+@dataclass(frozen=True)
+class FakeStage:
+    zygote: object | None
+
+
+def test_runs_begin_again_in_fresh_processes_once_the_zygote_is_gone():
+    starter = Starter(FakeStage(zygote="alive"))
+    seen = []
+
+    def run(stage):
+        seen.append(stage.zygote)
+        if stage.zygote is not None:
+            raise ZygoteGoneError("it died")
+        return "done"
+
+    assert starter.carry_out(run) == "done"
+    assert starter.lost == "it died"
+    assert starter.carry_out(run) == "done"
+    assert seen == ["alive", None, None]
+
+
+def test_while_the_zygote_lives_runs_are_forked():
+    starter = Starter(FakeStage(zygote="alive"))
+    assert starter.carry_out(lambda stage: stage.zygote) == "alive"
+    assert starter.lost is None
+    assert starter.cold == FakeStage(zygote=None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_zygote_that_dies_in_between_costs_no_state(quick, monkeypatch):
+    runs = []
+    real = resuming.run_attempt
+
+    def dying(stage, *arguments, **more):
+        runs.append(stage.zygote)
+        if len(runs) > 2 and stage.zygote is not None:
+            raise ZygoteGoneError("the zygote ended with status -9")
+        return real(stage, *arguments, **more)
+
+    monkeypatch.setattr(resuming, "run_attempt", dying)
+    # Fresh processes take long; kills during a resume would add dozens.
+    monkeypatch.setattr(exploration, "MOST_RESUMES", 0)
+    outcome = explore(quick, lambda event: None)
+    told = outcome.coverage["crash_states"]
+    assert any(zygote is not None for zygote in runs)
+    assert any(zygote is None for zygote in runs)
+    assert told["held"] == told["distinct"] > 5
+    assert told["not_visited"] == 0
+    assert str(outcome.verdict) == "held"
+    assert "cold-path" in dict(outcome.notes)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_the_budget_leaves_unvisited_is_in_the_verdict(quick, monkeypatch):
+    asked = []
+
+    def is_out(self):
+        asked.append(1)
+        return len(asked) > 2
+
+    monkeypatch.setattr(Exploration, "is_out_of_budget", is_out)
+    outcome = explore(replace(quick, budget_s=1.0), lambda event: None)
+    told = outcome.coverage["crash_states"]
+    assert told["held"] == 2
+    assert told["not_visited"] == told["distinct"] - 2 > 3
+    assert str(outcome.verdict) == "unknown"
+    assert "were not resumed from" in outcome.trouble
+    assert any("--budget" in why for why in told["why_not_visited"])
