@@ -24,6 +24,7 @@ def command() -> int:
     mechanisms = find_mechanisms()
     available, reason = supervisor_available()
     files = "on" if available else f"off: {reason}"
+    recorded, unseen = _recorder(available=available)
     rows = [
         ("spotchaos", __version__),
         ("python", f"{platform.python_version()} at {sys.executable}"),
@@ -34,6 +35,7 @@ def command() -> int:
         ("room for copies", _room()),
         *mechanisms.as_report().items(),
         ("file sites", files),
+        ("crash states", recorded),
     ]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -42,9 +44,24 @@ def command() -> int:
     unprotected = mechanisms.unprotected()
     for sentence in unprotected:
         print(f"not protected: {sentence}")
+    for what in unseen:
+        print(f"not recorded: {what}")
     if not unprotected:
         print("Every attempt is isolated: nothing of yours is written or reached.")
     return 0
+
+
+def _recorder(*, available: bool) -> tuple[str, tuple[str, ...]]:
+    """Return how an exploration records a run, and what that does not show."""
+    from spotchaos.announced import NOT_SEEN
+    from spotchaos.launch import strace
+
+    if available:
+        return "recorded by seccomp notification", ()
+    traces, why = strace.strace_available()
+    if traces:
+        return "recorded by strace", strace.NOT_SEEN
+    return f"recorded within Python, of whole files: {why}", NOT_SEEN
 
 
 def _torch() -> str:

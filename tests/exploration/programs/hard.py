@@ -1,0 +1,101 @@
+"""A toy of 6 steps that saves in a way that is hard to follow, as its argument says."""
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import torch
+
+HOW = sys.argv[1]
+LAST = Path("last.pt")
+
+
+def put(state, path):
+    torch.save(state, "last.tmp")
+    os.replace("last.tmp", path)
+
+
+def listener(state, step):
+    put(state, LAST)
+
+
+def io_uring(state, step):
+    libc = ctypes.CDLL(None, use_errno=True)
+    ring = libc.syscall(425, 8, ctypes.create_string_buffer(120))
+    if ring < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+        raise OSError(ctypes.get_errno(), "io_uring_setup")
+    if ring >= 0:
+        os.close(ring)
+    put(state, LAST)  # as every user of it does where it is refused
+
+
+def once(state, step):
+    if step == 4:
+        put(state, LAST)
+
+
+def random_names(state, step):
+    handle, path = tempfile.mkstemp(dir=".", prefix=".tmp")
+    with os.fdopen(handle, "wb") as file:
+        torch.save(state, file)
+    os.replace(path, LAST)
+
+
+def threads(state, step):
+    def shard(number):
+        for part in range(3):
+            with open(f"side-{number}.bin", "wb") as file:
+                file.write(bytes([step, part]) * 600)
+
+    workers = [threading.Thread(target=shard, args=(n,)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    put(state, LAST)
+
+
+def small_writes(state, step):
+    with open("history.bin", "ab", buffering=0) as file:
+        file.writelines(struct.pack("<I", n) for n in range(1500))
+    put(state, LAST)
+
+
+def own_listener():
+    """Install a seccomp listener, as sandboxes do; only one can be there."""
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    allow = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
+    code = ctypes.create_string_buffer(allow)
+    program = Program(1, ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(38, 1, 0, 0, 0)
+    if libc.syscall(317, 1, 8, ctypes.byref(program)) < 0:
+        raise OSError(ctypes.get_errno(), "another seccomp listener is there")
+
+
+if HOW == "listener":
+    own_listener()
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+start = 0
+if LAST.exists():
+    state = torch.load(LAST)
+    net.load_state_dict(state["net"])
+    opt.load_state_dict(state["opt"])
+    start = state["step"]
+for step in range(start, 6):
+    opt.zero_grad()
+    net(torch.ones(3, 4) * (step + 1)).square().mean().backward()
+    opt.step()
+    if step % 2:
+        state = {"net": net.state_dict(), "opt": opt.state_dict(), "step": step + 1}
+        globals()[HOW](state, step + 1)
