@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended, RankTrace
 from spotchaos.oracles.durability import Cut
@@ -18,7 +20,7 @@ from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.rank_cuts import Barrier
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import KillPoint
-from spotchaos.trial import is_resume_point, main_rank
+from spotchaos.trial import Stage, is_resume_point, main_rank, run_attempt
 
 # Crash points of one recording; those of the first saves come first.
 MOST_POINTS = 400
@@ -64,6 +66,27 @@ class Recorded:
         return f"{self.plan},{last}" if self.plan else last
 
 
+def recorded_attempt(
+    stage: Stage, view: View, earlier: Sequence[Attempt], *, files: FileOrders
+) -> tuple[Attempt, oplog.OpLog | None]:
+    """Carry out an attempt that is left alone, with its file ops recorded.
+
+    Returns:
+        The attempt, and its log; None if that broke off. The bytes outlive the view.
+    """
+    logs: list[oplog.OpLog] = []
+
+    def take(path: Path) -> None:
+        log = oplog.read(path)
+        if log.data is not None:
+            kept = stage.workspace.scratch / f"{view.name}.data"
+            log = replace(log, data=log.data.rename(kept))
+        logs.append(log)
+
+    attempt = run_attempt(stage, view, None, earlier=earlier, files=files, oplog=take)
+    return attempt, logs[0] if logs and logs[0].complete else None
+
+
 def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
     """Return an attempt as its traces stood at a moment (CLOCK_MONOTONIC seconds)."""
     ranks = {n: _cut_rank(rank, moment_s) for n, rank in attempt.trace.ranks.items()}
@@ -75,6 +98,7 @@ def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
         exit_code=None,
         kill_point="file-op",
         reached=True,
+        left=None,
     )
 
 

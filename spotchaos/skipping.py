@@ -12,6 +12,7 @@ import os
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,16 +28,25 @@ from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.readset import Memo, Question, asked_by
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import KillPoint, Plan
-from spotchaos.recorded import Recorded, cut_attempt, put, without_untouched
+from spotchaos.recorded import (
+    Recorded,
+    cut_attempt,
+    put,
+    recorded_attempt,
+    without_untouched,
+)
 from spotchaos.settings import Settings
-from spotchaos.trial import main_rank, run_attempt
+from spotchaos.trial import command_after, main_rank, run_attempt
 
 # Of the plans that could be skipped, so many are carried out with real kills.
 SPOT_CHECK = 0.05
 # A recorded run costs as much as an attempt; fewer plans than this save less.
 LEAST_PLANS = 6
+# ... and what recorded resumes keep on disk is bounded; beyond it, chains are run.
+MOST_KEPT_BYTES = 512 << 20
 RECORDING = FileOrders(keep_data=True, real_fsync=False)
 RESUMING = FileOrders(observe_reads=True)
+RECORDING_ALL = FileOrders(keep_data=True, real_fsync=False, observe_reads=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,19 @@ class Moment:
 
     attempt: Attempt  # as it would have been
     layout: Layout  # of the files that it left
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A resume that was carried out to its end.
+
+    Attributes:
+        attempt: the resume.
+        record: what it did to files; None: that does not tell what it had on disk.
+    """
+
+    attempt: Attempt
+    record: Recorded | None
 
 
 @dataclass
@@ -62,7 +85,9 @@ class Skipper:
     skipped: int = 0
     checked: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _memos: dict[str, Memo[tuple[Attempt, ...]]] = field(default_factory=dict)
+    _memos: dict[tuple[str, ...], Memo[Ran]] = field(default_factory=dict)
+    _kept_bytes: int = 0
+    _views: int = 0
 
     def wants_check(self) -> bool:
         """Draw whether the next plan is carried out for real, as a check."""
@@ -75,88 +100,150 @@ class Skipper:
         """Return what a plan's first interruption leaves; None if that is not known."""
         if not is_candidate(self.ground, plan):
             return None
-        moment_s = moment_of(self.record.attempt, plan.points[0])
-        if moment_s is None:
-            return None
-        at_s = moment_s - self.record.began_s
-        later = (
-            o.number for o in self.record.history.ops if o.number and o.at_s > at_s
-        )
-        number = next(later, self.record.history.log.last + 1)
-        layout = build(self.record.history, StateToken(letter="K", number=number))
-        before = cut_attempt(self.record.attempt, moment_s)
-        return Moment(replace(before, kill_point=str(plan.points[0])), layout)
+        return moment_in(self.record, plan.points[0])
 
     def carry_out(self, plan: Plan, moment: Moment, *, number: int) -> Trial:
         """Return the trial of a plan, with no attempt run that is known already."""
         begun_s = self.ground.stage.clock.monotonic()
-        rest = plan.points[1:]
-        history = self.record.history
+        record, attempts = self.record, [moment.attempt]
+        rest: list[KillPoint | None] = [*plan.points[1:], None]
         with self._lock:
-            memo = self._memos.setdefault(
-                ",".join(map(str, rest)), Memo(0.0, random.Random(0))
-            )
-            known = memo.known(history, moment.layout)
             self.skipped += 1
-        if known is None:
-            known, asked = self._resumed(plan, moment, number)
-            # What a whole chain of attempts asks is not known; a single one is.
-            if not rest and known[-1].trouble is None:
-                with self._lock:
-                    memo.add(history, moment.layout, asked, known)
-        points = [*rest, None]
-        short = len(known) < len(points)
+        while rest:
+            ran = self._resumed(record, moment.layout, attempts)
+            if rest[0] is None or ran.attempt.trouble is not None:
+                attempts.append(ran.attempt)
+                break
+            if ran.record is None or not is_of_steps(rest[0]):
+                attempts += self._for_real(record, moment.layout, attempts, rest)
+                break
+            later = moment_in(ran.record, rest[0])
+            if later is None:  # it ended before it came there
+                attempts.append(ran.attempt)
+                break
+            record, moment = ran.record, later
+            attempts.append(replace(later.attempt, number=len(attempts) + 1))
+            rest = rest[1:]
+        missed = plan.points[len(attempts) - 1 :] if len(attempts) > 1 else ()
         return Trial(
             number=number,
             plan=str(plan),
-            attempts=(moment.attempt, *known),
+            attempts=tuple(attempts),
             wall_s=self.ground.stage.clock.monotonic() - begun_s,
-            path="warm" if any(a.path == "warm" for a in known) else "cold",
-            dropped=tuple(map(str, rest[len(known) - 1 :]))
-            if short and plan.drawn
-            else (),
+            path="warm" if any(a.path == "warm" for a in attempts[1:]) else "cold",
+            dropped=tuple(map(str, missed)) if plan.drawn else (),
         )
 
-    def _resumed(
-        self, plan: Plan, moment: Moment, number: int
-    ) -> tuple[tuple[Attempt, ...], tuple[Question, ...]]:
+    def _resumed(self, record: Recorded, layout: Layout, earlier: list[Attempt]) -> Ran:
+        """Return the resume from a state, left alone; run unless its like is known."""
         stage = self.ground.stage
-        rest: list[KillPoint | None] = [*plan.points[1:], None]
-        asked: list[Question] = []
+        command = command_after(stage, earlier)
+        with self._lock:
+            memo = self._memos.setdefault(command, Memo(0.0, random.Random(0)))
+            known = memo.known(record.history, layout)
+        if known is None:
+            with self._view() as view:
+                ran, asked = self._recorded_resume(view, record, layout, earlier)
+            if ran.attempt.trouble is None:
+                with self._lock:
+                    memo.add(record.history, layout, asked, ran)
+            known = ran
+        else:
+            known = replace(known, attempt=replace(known.attempt, cpu_s=0.0))
+        return replace(known, attempt=replace(known.attempt, number=len(earlier) + 1))
+
+    def _recorded_resume(
+        self, view: View, record: Recorded, layout: Layout, earlier: list[Attempt]
+    ) -> tuple[Ran, tuple[Question, ...]]:
+        stage = self.ground.stage
+        writer = Materialiser(record.history)
+        put(view, writer, record, layout)
+        size = sum(t.content.size for t in layout.things.values() if t.content)
+        keeps = self._claim(2 * size)
+        before = set(_elsewhere(view)) if keeps else set()
+        attempt, log = recorded_attempt(
+            stage, view, earlier, files=RECORDING_ALL if keeps else RESUMING
+        )
+        if log is None:
+            return Ran(attempt, None), ()
+        asked = asked_by(log.ops)
+        if not keeps or attempt.ended is not Ended.FINISHED or not shows_all(log):
+            return Ran(attempt, None), asked
+        if set(_elsewhere(view)) - before:
+            return Ran(attempt, None), asked
+        folder = stage.workspace.scratch / f"start-of-{view.name}"
+        writer.write(layout, folder)
+        # What was only read is not of the state: no other state has it either.
+        log = replace(log, ops=tuple(op for op in log.ops if op.kind != "question"))
+        log = without_untouched(log, layout.things)
+        history = History(log, start_folder=folder)
+        began_s = float(log.header.get("began_s", 0.0))
+        return Ran(attempt, Recorded(attempt, history, began_s, record.own)), asked
+
+    def _claim(self, size: int) -> bool:
+        """Tell whether a recording of about so many bytes may be kept as well."""
+        with self._lock:
+            if self._kept_bytes + size > MOST_KEPT_BYTES:
+                return False
+            self._kept_bytes += size
+            return True
+
+    def _for_real(
+        self,
+        record: Recorded,
+        layout: Layout,
+        earlier: list[Attempt],
+        rest: list[KillPoint | None],
+    ) -> list[Attempt]:
+        """Carry out the rest of a plan, from a state on, with real kills."""
         done: list[Attempt] = []
-        view = stage.new_view(f"trial-{number}")
-        try:
-            put(view, Materialiser(self.record.history), self.record, moment.layout)
+        with self._view() as view:
+            put(view, Materialiser(record.history), record, layout)
             for point in rest:
                 attempt = run_attempt(
-                    stage,
-                    view,
-                    point,
-                    earlier=[moment.attempt, *done],
-                    files=RESUMING if len(rest) == 1 else None,
-                    oplog=(lambda p: asked.extend(asked_by(oplog.read(p).ops)))
-                    if len(rest) == 1
-                    else None,
+                    self.ground.stage, view, point, earlier=[*earlier, *done]
                 )
                 done.append(attempt)
-                stage.on_attempt(f"trial {number}", attempt)
                 if point is not None and (
                     not attempt.reached or attempt.trouble is not None
                 ):
                     break
+        return done
+
+    @contextmanager
+    def _view(self) -> Iterator[View]:
+        with self._lock:
+            self._views += 1
+            view = self.ground.stage.new_view(f"resumed-{self._views}")
+        try:
+            yield view
         finally:
             view.close()
-        return tuple(done), tuple(asked)
+
+
+def moment_in(record: Recorded, point: KillPoint) -> Moment | None:
+    """Return what a kill in a recorded run leaves; None if it does not come there."""
+    moment_s = moment_of(record.attempt, point)
+    if moment_s is None:
+        return None
+    at_s = moment_s - record.began_s
+    later = (o.number for o in record.history.ops if o.number and o.at_s > at_s)
+    number = next(later, record.history.log.last + 1)
+    layout = build(record.history, StateToken(letter="K", number=number))
+    before = cut_attempt(record.attempt, moment_s)
+    return Moment(replace(before, kill_point=str(point), cpu_s=0.0), layout)
 
 
 def is_candidate(ground: Groundwork, plan: Plan) -> bool:
     """Tell whether a plan's first attempt is a prefix of the uninterrupted run."""
     if not plan.points or plan.after_finish:
         return False
-    point = plan.points[0]
-    if point.site is None or point.is_file_site:
-        return False
-    return point.rank is None and ground.baseline.world_size == 1
+    return is_of_steps(plan.points[0]) and ground.baseline.world_size == 1
+
+
+def is_of_steps(point: KillPoint) -> bool:
+    """Tell whether a trace shows when a kill point is reached."""
+    return point.site is not None and not point.is_file_site and point.rank is None
 
 
 def may_skip(settings: Settings) -> bool:
@@ -219,23 +306,13 @@ def prepare(
 def _recorded(ground: Groundwork, view: View) -> Recorded | None:
     """Record a run; None if it is not the baseline's, or does not show all that it did."""
     stage = ground.stage
-    logs: list[oplog.OpLog] = []
     before = set(_elsewhere(view))
-    attempt = run_attempt(
-        stage,
-        view,
-        None,
-        files=RECORDING,
-        oplog=lambda path: logs.append(oplog.read(path)),
-    )
-    if attempt.ended is not Ended.FINISHED or not logs or not logs[0].complete:
+    attempt, log = recorded_attempt(stage, view, (), files=RECORDING)
+    if attempt.ended is not Ended.FINISHED or log is None:
         return None
     if unlike(ground.baseline.first, attempt) is not None:
         return None
-    log = logs[0]
-    own_thread = {(op.pid, op.tid) for op in log.ops if op.number}
-    if len(own_thread) > 1 or set(_elsewhere(view)) - before:
-        # A writer in the background, or files that no log shows.
+    if not shows_all(log) or set(_elsewhere(view)) - before:
         return None
     folder = stage.workspace.scratch / "start-of-recorded"
     folder.mkdir(exist_ok=True)
@@ -247,6 +324,15 @@ def _recorded(ground: Groundwork, view: View) -> Recorded | None:
     history = History(log, start_folder=folder)
     own = frozenset(entry.path for entry in log.start if entry.path)
     return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
+
+
+def shows_all(log: oplog.OpLog) -> bool:
+    """Tell whether what was on disk at each step follows from a log.
+
+    It does not where a thread or process in the background writes, which a kill may
+    overtake.
+    """
+    return len({(op.pid, op.tid) for op in log.ops if op.number}) <= 1
 
 
 def _elsewhere(view: View) -> Iterator[str]:

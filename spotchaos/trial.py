@@ -379,7 +379,7 @@ def run_attempt(
                 store=alone,
             )
     number = len(earlier) + 1
-    command = _command(stage, earlier)
+    command = command_after(stage, earlier)
     wanted = {**stage.orders, **(orders or {})}
     rules = [(fault, rule) for fault, rule in faults if rule is not None]
     if rules:
@@ -507,8 +507,8 @@ def _await_log(running: RunningAttempt, clock: Clock) -> None:
     raise HarnessError("the supervisor of file ops did not end with the program")
 
 
-def _command(stage: Stage, earlier: Sequence[Attempt]) -> tuple[str, ...]:
-    """Choose the first command, or the resume command once there is a resume point."""
+def command_after(stage: Stage, earlier: Sequence[Attempt]) -> tuple[str, ...]:
+    """Return the first command, or the resume command once there is a resume point."""
     resume = stage.program.resume_command
     if resume is None or not any(has_resume_point(a, stage.patterns) for a in earlier):
         return stage.program.command
