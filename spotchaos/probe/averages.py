@@ -26,6 +26,9 @@ _NAMED_SO = re.compile(
 )
 _VARIABLE = re.compile(r"(^|_)(ema|swa|shadow|averaged?|polyak)(_|\d|$)", re.IGNORECASE)
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+# Their types named so average no weights, or are modules, which are known otherwise.
+_NOT_THE_PROGRAMS = ("torch.", "tqdm.", "email.", "spotchaos.probe.")
+_OF_MODULES = "torch.nn.modules.module"
 # Plain objects are searched among those of the garbage collector, this many at most.
 _MOST_OBJECTS = 2_000_000
 
@@ -35,20 +38,35 @@ class Averages:
 
     def __init__(self) -> None:
         self._holders: list[weakref.ref[Any]] = []
+        self._wanted: dict[str, bool] = {}  # type -> whether its objects are
 
     def search_objects(self) -> None:
         """Look for plain objects named after averaging: 10 ms, so at saves and joins."""
+        # Hundreds of thousands of objects have a few thousand types: those are asked for
+        # their names, and the objects only where a type of the program's is named so.
+        kinds = {kind for kind in _kinds() if self._is_wanted(kind)}
+        if not kinds:
+            return
         known = {id(h()) for h in self._holders}
         for found in gc.get_objects()[:_MOST_OBJECTS]:
-            kind = type(found)
-            if not _NAMED_SO.search(kind.__name__) or id(found) in known:
-                continue
-            if isinstance(found, type) or "_modules" in getattr(found, "__dict__", ()):
+            if type(found) not in kinds or id(found) in known:
                 continue
             try:
                 self._holders.append(weakref.ref(found))
             except TypeError:
                 continue
+
+    def _is_wanted(self, kind: type) -> bool:
+        """Tell whether a type is named after averaging, and no module's."""
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        if name not in self._wanted:
+            self._wanted[name] = (
+                _NAMED_SO.search(kind.__name__) is not None
+                and not name.startswith(_NOT_THE_PROGRAMS)
+                and not issubclass(kind, type)
+                and not any(base.__module__ == _OF_MODULES for base in kind.__mro__)
+            )
+        return self._wanted[name]
 
     def tensors(self, roots: list[Any]) -> list[tuple[str, Any]]:
         """Return (name, tensor) of all averaged copies of `roots`."""
@@ -86,6 +104,18 @@ class Averages:
 
 
 AVERAGES = Averages()
+
+
+def _kinds() -> set[type]:
+    """Return all classes that are alive."""
+    found: set[type] = {object}
+    waiting: list[type] = [object]
+    while waiting:
+        for kind in type.__subclasses__(waiting.pop()):
+            if kind not in found:
+                found.add(kind)
+                waiting.append(kind)
+    return found
 
 
 def _shapes(module: Any) -> list[Any]:

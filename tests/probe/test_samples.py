@@ -40,6 +40,48 @@ for epoch in range(2):
     assert ran.troubles == []
 
 
+@pytest.mark.parametrize(
+    ("subset", "expected"),
+    [
+        ("Subset(Data(), range(12, 24))", IN_ORDER[3:]),
+        (
+            "Subset(Subset(Data(), numpy.arange(4, 24)), list(range(8, 16)))",
+            IN_ORDER[3:5],
+        ),
+        ("Named(Data(), torch.arange(20, 24).tolist())", IN_ORDER[5:]),
+        ("random_split(Data(), [8, 16])[0]", None),
+    ],
+    ids=["subset", "nested", "derived", "random-split"],
+)
+def test_ids_of_a_subset_are_those_of_the_data_set(quick, subset, expected):
+    loop = f"""
+import numpy
+from torch.utils.data import Subset, random_split
+class Named(Subset):
+    pass
+seen = []
+for x, y in DataLoader({subset}, batch_size=4):
+    seen.append([str(int(v)) for v in x[:, 0]])
+    train(x)
+print(seen)
+"""
+    ran = quick(HEAD + loop)
+    assert samples(ran) == (expected or eval(ran.out)) == eval(ran.out)
+    assert ran.troubles == []
+
+
+def test_beside_an_index_the_rows_are_told_by_content(quick):
+    loop = """
+for x, y in DataLoader(Data(), batch_size=4): train(x)
+x = 2 * torch.stack([Data()[i][0] for i in range(8, 16)])
+for n in (0, 4): train(x[n : n + 4])
+for x, y in DataLoader([(2 * x, y) for x, y in Data()], batch_size=4): train(x)
+"""
+    ran = quick(HEAD + loop)
+    assert [s["ids"] for s in ran.steps] == ["index"] * 6 + ["rows"] * 2
+    assert [s["samples"] for s in ran.steps[6:]] == [s["rows"] for s in ran.steps[2:4]]
+
+
 def test_persistent_workers_and_shuffling_keep_the_pairs(quick):
     loop = """
 loader = DataLoader(Data(), batch_size=4, num_workers=2, shuffle=True, persistent_workers=True)
