@@ -83,7 +83,15 @@ def recorded_attempt(
             log = replace(log, data=log.data.rename(kept))
         logs.append(log)
 
-    attempt = run_attempt(stage, view, None, earlier=earlier, files=files, oplog=take)
+    attempt = run_attempt(
+        stage,
+        view,
+        None,
+        earlier=earlier,
+        orders={"mark_every_site": True},
+        files=files,
+        oplog=take,
+    )
     return attempt, logs[0] if logs and logs[0].complete else None
 
 

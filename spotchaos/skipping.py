@@ -18,6 +18,7 @@ from pathlib import Path
 
 from spotchaos.baseline import Groundwork, unlike
 from spotchaos.errors import HarnessError
+from spotchaos.launch.notify_rules import FilePoint
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended, Trial
@@ -114,7 +115,7 @@ class Skipper:
             if rest[0] is None or ran.attempt.trouble is not None:
                 attempts.append(ran.attempt)
                 break
-            if ran.record is None or not is_of_steps(rest[0]):
+            if ran.record is None or not is_shown(rest[0]):
                 attempts += self._for_real(record, moment.layout, attempts, rest)
                 break
             later = moment_in(ran.record, rest[0])
@@ -223,27 +224,50 @@ class Skipper:
 
 def moment_in(record: Recorded, point: KillPoint) -> Moment | None:
     """Return what a kill in a recorded run leaves; None if it does not come there."""
+    if point.is_file_site:
+        return _moment_at_op(record, point)
     moment_s = moment_of(record.attempt, point)
     if moment_s is None:
         return None
     at_s = moment_s - record.began_s
     later = (o.number for o in record.history.ops if o.number and o.at_s > at_s)
     number = next(later, record.history.log.last + 1)
-    layout = build(record.history, StateToken(letter="K", number=number))
+    return _moment(record, point, moment_s, StateToken(letter="K", number=number))
+
+
+def _moment_at_op(record: Recorded, point: KillPoint) -> Moment | None:
+    number = point.occurrence
+    op = next((o for o in record.history.log.ops if o.number == number), None)
+    if op is None:
+        return None
+    where = FilePoint.parse(str(point))
+    through = None if op.error or op.kind != "write" else where.cut(op.length)
+    token = StateToken(letter="K", number=number, through=through or 0)
+    if where.part == "after":
+        token = StateToken(letter="K", number=number + 1)
+    return _moment(record, point, record.began_s + op.at_s, token)
+
+
+def _moment(
+    record: Recorded, point: KillPoint, moment_s: float, token: StateToken
+) -> Moment:
     before = cut_attempt(record.attempt, moment_s)
-    return Moment(replace(before, kill_point=str(point), cpu_s=0.0), layout)
+    before = replace(before, kill_point=str(point), cpu_s=0.0)
+    return Moment(before, build(record.history, token))
 
 
 def is_candidate(ground: Groundwork, plan: Plan) -> bool:
     """Tell whether a plan's first attempt is a prefix of the uninterrupted run."""
     if not plan.points or plan.after_finish:
         return False
-    return is_of_steps(plan.points[0]) and ground.baseline.world_size == 1
+    return is_shown(plan.points[0]) and ground.baseline.world_size == 1
 
 
-def is_of_steps(point: KillPoint) -> bool:
-    """Tell whether a trace shows when a kill point is reached."""
-    return point.site is not None and not point.is_file_site and point.rank is None
+def is_shown(point: KillPoint) -> bool:
+    """Tell whether a recording shows when a kill point is reached."""
+    if point.is_file_site:
+        return point.site == "file-op" and point.over_all
+    return point.site is not None and point.rank is None
 
 
 def may_skip(settings: Settings) -> bool:

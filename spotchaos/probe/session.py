@@ -149,7 +149,7 @@ class Session:
             return
         count = self.counts[name] = self.counts[name] + 1
         self.record.count_site(name, count)
-        if name not in _FREQUENT:
+        if name not in _FREQUENT or self.orders["mark_every_site"]:
             self.record.write("site", site=name, n=count, step=self.steps)
         kill = self._kill
         if kill is None or kill[0] != name or kill[1] != count:

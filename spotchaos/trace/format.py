@@ -74,6 +74,7 @@ ORDERS: dict[str, Any] = {
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
     "modules": False,  # `bye` names every imported module, for a zygote to preload
     "frames": None,  # path of a table: note there which line of the program is at work
+    "mark_every_site": False,  # also those that every step reaches
     "record": None,  # path of an op log: write what Python can see of file ops there
     "allow_network": True,  # False: the probe refuses what is not loopback
 }
