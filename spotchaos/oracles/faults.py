@@ -9,7 +9,7 @@ from itertools import pairwise
 from spotchaos.findings import FINDINGS
 from spotchaos.model import Attempt, Ended, Finding, Struck
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.storage import unsaved
+from spotchaos.oracles.saves import unsaved
 
 # What a resume looks like whose old checkpoint was destroyed by an error.
 _LOST = frozenset({"resume-failed", "silent-restart", "stale-resume", "foreign-resume"})

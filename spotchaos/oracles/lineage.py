@@ -19,7 +19,15 @@ from spotchaos.model import (
     Trial,
 )
 from spotchaos.oracles.numbering import numbered_as
-from spotchaos.oracles.saves import Habit, Saved, habit_of, is_spoilt, newest, saves_of
+from spotchaos.oracles.saves import (
+    Habit,
+    Saved,
+    habit_of,
+    is_spoilt,
+    newest,
+    saves_of,
+    writes_per_save,
+)
 from spotchaos.oracles.views import RankView, views_of
 from spotchaos.trace.lookup import (
     Join,
@@ -146,7 +154,13 @@ class _Builder:
             self.lines.append(self.line)
         after = after_finish or self.has_finished
         found, line = self._join(attempt, is_first=is_first)
-        views = views_of(attempt, found, line, self.baseline.not_compared)
+        views = views_of(
+            attempt,
+            found,
+            line,
+            self.baseline.not_compared,
+            saves=[one.step for one in self.saved],
+        )
         end = self.end
         if found.step is not None:
             end = found.step + attempt.trace.completed
@@ -215,7 +229,7 @@ class _Builder:
             joined + save.step
             for rank in attempt.trace.ranks.values()
             for save in rank.saves
-            if is_spoilt(save, attempt)
+            if is_spoilt(save, attempt, writes=self.habit.writes)
         }
         self.saved += [
             replace(one, is_whole=False, is_settled=False)
@@ -273,7 +287,9 @@ def lay_out(
         resume_after_finish: the last attempt was started after the run had finished.
     """
     trace = baseline.first.trace
-    builder = _Builder(baseline, line_of(trace), habit_of(trace, baseline.patterns))
+    habit = habit_of(trace, baseline.patterns)
+    habit = replace(habit, writes=writes_per_save(baseline.first))
+    builder = _Builder(baseline, line_of(trace), habit)
     last = len(trial.attempts) - 1
     links = [
         builder.add(
@@ -299,9 +315,11 @@ def lay_out(
 def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:
     """Return what turns an attempt's own count of epochs into that of its line.
 
-    A batch that only a later epoch of the line has says that the attempt went on there:
-    what was left of the epoch before is not in it. One of an earlier epoch says nothing,
-    since an order that starts again at the seed has those batches in any epoch.
+    Where it got the batch with which a later epoch of the line begins, it went on there:
+    what was left of the epoch before is not in it. (Unless it then trained on for longer:
+    it began its epoch again, in the order that the next one would have had.) A batch of
+    an earlier epoch says nothing, since an order that starts again at the seed has those
+    batches in any epoch.
     """
     if line is None or not trace.steps:
         return None
@@ -309,17 +327,21 @@ def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | N
     following = line.steps.get(joined + first.step)
     if following is None or following.epoch is None or first.epoch is None:
         return None
+    begun = following.epoch
     batch = first.components.get("batch")
-    if batch is None or following.components.get("batch") == batch:
-        return following.epoch - first.epoch
-    elsewhere = {
-        mark.epoch
-        for mark in line.steps.values()
-        if mark.components.get("batch") == batch and mark.epoch is not None
-    }
-    if len(elsewhere) == 1:
-        return max(following.epoch, *elsewhere) - first.epoch
-    return following.epoch - first.epoch
+    is_longer = joined + trace.completed > max(line.steps)
+    if batch is not None and not is_longer:
+        begun = max(begun, _begins(line, batch) or 0)
+    return begun - first.epoch
+
+
+def _begins(line: RankLine, batch: str) -> int | None:
+    """Return the one epoch of a line that has a batch and begins with it, or None."""
+    found = [s for s, m in line.steps.items() if m.components.get("batch") == batch]
+    if len(found) != 1:
+        return None
+    there, before = line.steps[found[0]], line.steps.get(found[0] - 1)
+    return there.epoch if before is not None and before.epoch != there.epoch else None
 
 
 def _look_up(

@@ -13,7 +13,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark
+from spotchaos.model import (
+    Attempt,
+    AttemptTrace,
+    Ended,
+    RankTrace,
+    Request,
+    SaveMark,
+)
 
 _DIGITS = re.compile(r"\d+")
 _TEMPORARY = re.compile(
@@ -26,8 +33,8 @@ def pattern_of(path: str) -> str:
     return _TEMPORARY.sub("", _DIGITS.sub("#", path)).removeprefix("./")
 
 
-# A kill so soon after a write to the store may have come before the next one.
-JUST_BEFORE_S = 0.3
+# Kinds of requests that put an object into a store.
+WRITES = frozenset({"write", "commit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,15 @@ class Saved:
 class Habit:
     """How the baseline saves: what every whole resume point has.
 
-    `steps` are those at which the baseline saved one before its last step.
+    `steps` are those at which the baseline saved one before its last step; `writes` is
+    how many objects a save puts into a store.
     """
 
     patterns: tuple[str, ...]
     writers: frozenset[int]
     parts: frozenset[str]
     steps: tuple[int, ...]
+    writes: int = 0
 
 
 def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
@@ -114,9 +123,15 @@ def saves_of(
     return found
 
 
-def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
-    """Tell whether a fault struck this save, or its upload was under way at the kill."""
-    if _is_under_way(save, attempt):
+def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: int = 0) -> bool:
+    """Tell whether a fault struck this save, or its upload was under way at the kill.
+
+    Args:
+        save: the one in question.
+        attempt: which made it.
+        writes: objects that a save puts into a store, see `writes_per_save`.
+    """
+    if _is_under_way(save, attempt, writes):
         return True
     for struck in attempt.struck:
         if struck.kind == "store" and struck.times:
@@ -137,34 +152,59 @@ def is_spoilt(save: SaveMark, attempt: Attempt) -> bool:
     return False
 
 
-def _is_under_way(save: SaveMark, attempt: Attempt) -> bool:
+def writes_per_save(attempt: Attempt) -> int:
+    """Return how many objects every save of an uninterrupted run puts into its store."""
+    if attempt.stored is None:
+        return 0
+    begun_s = _begins(attempt)
+    counts = [
+        sum(start <= at_s < end for at_s in _accepted(attempt.stored.requests))
+        for start, end in pairwise([*begun_s, float("inf")])
+    ]
+    return min(counts, default=0)
+
+
+def _is_under_way(save: SaveMark, attempt: Attempt, writes: int) -> bool:
     """Tell whether a kill came before all of a save's objects were in the store.
 
-    How many there are is known from the saves before it. Writes that the store refused,
-    and that nobody repeated, are not under way.
+    Writes that the store refused, and that nobody repeated, are not under way.
     """
-    stored, end_s = attempt.stored, attempt.reclaimed_at_s
-    if stored is None or end_s is None:
+    stored = attempt.stored
+    if stored is None or attempt.ended is not Ended.RECLAIMED or unsaved(attempt):
         return False
-    begun_s = sorted(
-        other.begun_at_s
-        for rank in attempt.trace.ranks.values()
-        for other in rank.saves
-        if other.step != save.step
-    )
-    if any(one > save.begun_at_s for one in begun_s):
+    if any(one > save.begun_at_s for one in _begins(attempt, but=save.step)):
         return False
-    writes = [r for r in stored.requests if r.kind in ("write", "commit")]
-    own = [r for r in writes if r.at_s >= save.begun_at_s]
-    if any(not r.is_accepted for r in own):
-        return False
-    counts = [
-        sum(start <= r.at_s < end for r in writes)
-        for start, end in pairwise([*begun_s, save.begun_at_s])
-    ]
-    if own and len(own) >= min(counts, default=1):
-        return own[-1].at_s >= end_s - JUST_BEFORE_S
-    return bool(writes) or not counts
+    since = [t for t in _accepted(stored.requests) if t >= save.begun_at_s]
+    return len(since) < writes
+
+
+def unsaved(attempt: Attempt) -> list[Request]:
+    """Return the last write of each object that was refused, and never tried again well.
+
+    The program's own retries count: only what it left so is returned.
+    """
+    if attempt.stored is None:
+        return []
+    last: dict[str, Request] = {}
+    for request in attempt.stored.requests:
+        if request.kind in WRITES:
+            last[request.path] = request
+    return [r for r in last.values() if not r.is_accepted and r.fault]
+
+
+def _accepted(requests: Iterable[Request]) -> list[float]:
+    return [r.at_s for r in requests if r.kind in WRITES and r.is_accepted]
+
+
+def _begins(attempt: Attempt, but: int | None = None) -> list[float]:
+    """Return when each save of an attempt began, over all ranks; `but` that of a step."""
+    begun_s: dict[int, float] = {}
+    for rank in attempt.trace.ranks.values():
+        for save in rank.saves:
+            if save.step != but:
+                earlier = begun_s.get(save.step, save.begun_at_s)
+                begun_s[save.step] = min(earlier, save.begun_at_s)
+    return sorted(begun_s.values())
 
 
 def _was_given_up(save: SaveMark, attempt: Attempt, at_s: float) -> bool:

@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import PurePosixPath
 
-from spotchaos.model import Attempt, Finding, Request, Stored
+from spotchaos.model import Finding, Request, Stored
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.saves import WRITES, unsaved
 from spotchaos.oracles.words import listed, steps_of
 
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
 # An object of the same name holds the same tensors; what else it holds may vary.
 SHORT = 0.5
-_WRITES = frozenset({"write", "commit"})
 
 
 def judge_storage(case: Case) -> Iterator[Finding]:
@@ -31,21 +31,6 @@ def judge_storage(case: Case) -> Iterator[Finding]:
         if link.attempt.stored is not None:
             yield from _short(link, link.attempt.stored)
             yield from _ahead(case, link, link.attempt.stored)
-
-
-def unsaved(attempt: Attempt) -> list[Request]:
-    """Return the last write of each object that was refused, and never tried again well.
-
-    The program's own retries count: only what it left so is returned.
-    """
-    stored = attempt.stored
-    if stored is None:
-        return []
-    last: dict[str, Request] = {}
-    for request in stored.requests:
-        if request.kind in _WRITES:
-            last[request.path] = request
-    return [r for r in last.values() if not r.is_accepted and r.fault]
 
 
 # --------------------------------------------------------------- lost
@@ -97,7 +82,7 @@ def _finals(case: Case) -> list[str]:
     steady = set.intersection(*(set(run.objects) for run in runs))
     newest: dict[str, str] = {}
     for request in runs[0].requests:
-        if request.kind in _WRITES and request.is_accepted:
+        if request.kind in WRITES and request.is_accepted:
             newest[_shape(request.path)] = request.path
     return [path for path in newest.values() if path in steady]
 
@@ -113,7 +98,7 @@ def _is_elsewhere(path: str, case: Case, stored: Stored) -> bool:
     wanted = PurePosixPath(path)
     return any(
         request.is_accepted
-        and request.kind in _WRITES
+        and request.kind in WRITES
         and request.path in stored.objects
         and request.path not in known
         and PurePosixPath(request.path).parent != wanted.parent
@@ -131,7 +116,7 @@ def _shape(path: str) -> str:
 
 def _short(link: Link, stored: Stored) -> Iterator[Finding]:
     """Name objects that were completed without a part that the store had refused."""
-    writes = [r for r in stored.requests if r.kind in _WRITES]
+    writes = [r for r in stored.requests if r.kind in WRITES]
     for path, requests in groupby(sorted(writes, key=_by_path), key=_by_path):
         parts: dict[str, Request] = {}
         for request in requests:
@@ -171,7 +156,7 @@ def _ahead(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
         for k in case.links[: case.links.index(link) + 1]
         if k.attempt.stored is not None
         for request in k.attempt.stored.requests
-        if request.is_accepted and request.kind in _WRITES
+        if request.is_accepted and request.kind in WRITES
     }
     for path, text in stored.texts.items():
         if path not in first.texts:

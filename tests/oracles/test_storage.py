@@ -181,3 +181,29 @@ def test_who_exits_for_a_refused_upload_has_not_saved(program, baseline):
     lost = holding(8, requests=[put(8), refused(12)])
     found = resumed_from(program, baseline, 1, lost, ended=Ended.FAILED, code=1)
     assert found == ()
+
+
+def storing_two(program, trial):
+    """Let each save put two objects into the store, a moment after it began."""
+    attempts = []
+    for attempt in trial:
+        requests = []
+        for save in attempt.trace.ranks[0].saves:
+            when_s = save.begun_at_s
+            keys = ("step-{:03}.pt", "step-{:03}.json")
+            requests += [put(save.step, when_s, key=key) for key in keys]
+        stored = Stored({}, {}, tuple(requests))
+        attempts.append(replace(attempt, stored=stored))
+    return tuple(attempts)
+
+
+@pytest.mark.parametrize("lost", [1, 0])
+def test_an_upload_under_way_at_the_kill_is_not_yet_a_checkpoint(program, lost):
+    base = program.baseline()
+    baseline = replace(base, runs=storing_two(program, base.runs))
+    trial = program.trial([13], flaw=Flaw(older=1))
+    one, two = storing_two(program, trial.attempts)
+    kept = one.stored.requests[: len(one.stored.requests) - lost]
+    one = replace(one, stored=replace(one.stored, requests=kept))
+    found = judge(replace(trial, attempts=(one, two)), baseline).findings
+    assert names(found) == ([] if lost else ["stale-resume"])
