@@ -60,7 +60,7 @@ class Recorder:
         self._data = os.open(log + ".data", flags, 0o666)
         self._roots = roots
         self._owner = os.getpid()
-        self._began = time.monotonic()
+        self._began = self._looked = time.monotonic()
         self._lock = threading.RLock()
         self._busy = False
         self._number = 0
@@ -133,6 +133,7 @@ class Recorder:
                 SESSION.trouble("recording of file ops", error)
             finally:
                 self._busy = False
+                self._looked = time.monotonic()
         if frame is not None:
             self._where = LINES.place(frame)
 
@@ -321,12 +322,14 @@ class Recorder:
             pid=self._owner,
             tid=threading.get_native_id(),
             where=self._where,
+            # It is seen late: the op that was announced at the last look came right then.
+            t=round(self._looked - self._began, 6),
             **fields,
         )
 
     def _add(self, **fields: Any) -> None:
         line = {key: value for key, value in fields.items() if value is not None}
-        line["t"] = round(time.monotonic() - self._began, 6)
+        line.setdefault("t", round(time.monotonic() - self._began, 6))
         _write_all(self._log, json.dumps(line).encode() + b"\n")
 
     def _end(self) -> None:

@@ -57,17 +57,11 @@ def load(state):
 
 OUT.mkdir(exist_ok=True)
 torch.manual_seed(0)
-net = torch.nn.Sequential(
-    torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
-)
-opt = torch.optim.Adam(net.parameters(), 1e-2)
+net = torch.nn.Linear(8, 2)
+opt = torch.optim.SGD(net.parameters(), 1e-1, momentum=0.9)
 x, y = torch.randn(48, 8), torch.randint(0, 2, (48,))
 for parameter in net.parameters():  # the optimizer's slots are there to be loaded into
-    parameter.grad = torch.zeros_like(parameter)
-    slots = opt.state[parameter]
-    slots["step"] = torch.tensor(0.0)
-    slots["exp_avg"] = torch.zeros_like(parameter)
-    slots["exp_avg_sq"] = torch.zeros_like(parameter)
+    opt.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 start, found = 0, load(flat(net, opt))
 if found is not None:
     start = int(found.pop("step"))
