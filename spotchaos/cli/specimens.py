@@ -18,6 +18,7 @@ from spotchaos.errors import UsageError, closest
 
 if TYPE_CHECKING:
     from spotchaos.events import Outcome
+    from spotchaos.harness.groundworks import Groundworks
     from spotchaos.harness.specimens import Specimen
 
 
@@ -26,11 +27,28 @@ if TYPE_CHECKING:
 @click.option(
     "--run", "is_run", is_flag=True, help="carry out each, and say what was found"
 )
-def command(names: tuple[str, ...], is_run: bool) -> int:  # noqa: FBT001 - click's
+@click.option(
+    "--by",
+    type=click.Choice(["random", "edges"]),
+    help="with --run: these plans instead of the one that is known to show the flaw",
+)
+@click.option(
+    "--beside",
+    "is_beside",
+    is_flag=True,
+    help="with --run: what ckpt-chaos says of the same program, if it is installed",
+)
+def command(
+    names: tuple[str, ...],
+    is_run: bool,  # noqa: FBT001 - click's
+    by: str | None,
+    is_beside: bool,  # noqa: FBT001 - click's
+) -> int:
     """List the programs that prove the tool: flawed ones, and their mended twins.
 
     With --run each is interrupted as the table says; exit status 1 if anything is said
-    that should not be, or is not said.
+    that should not be, or is not said. With --by, a flaw that these plans do not show is
+    told as `unseen`, and is nothing wrong.
     """
     from spotchaos.harness.specimens import read_table  # imports the campaign
 
@@ -40,20 +58,43 @@ def command(names: tuple[str, ...], is_run: bool) -> int:  # noqa: FBT001 - clic
             f"there is no specimen {unknown[0]!r}",
             hint=closest(unknown[0], table) or "`spotchaos specimens` lists them",
         )
+    if (by or is_beside) and not is_run:
+        raise UsageError(
+            f"{'--by' if by else '--beside'} says nothing without --run",
+            hint="add --run, and names of specimens if all of them take too long",
+        )
     chosen = [s for name, s in table.items() if not names or name in names]
-    return _run(chosen) if is_run else _list(chosen)
+    return (
+        _run(chosen, by, _competitor() if is_beside else None)
+        if is_run
+        else _list(chosen)
+    )
+
+
+def _competitor() -> str:
+    """Return the executable that is asked beside us."""
+    from spotchaos.harness import competitor
+
+    found = competitor.find()
+    if found is None:
+        raise UsageError(
+            f"{competitor.NAME} is not installed here",
+            hint=f"`pip install {competitor.NAME}`, or `tox -e beside`",
+        )
+    return found
 
 
 def _list(chosen: Iterable[Specimen]) -> int:
-    """Print a line for each: its name, what convicts it, the plan that shows it."""
-    rows = [("specimen", "expected", "plan", "what it is")]
+    """Print a line for each: its name, what convicts it, what shows it, what it is."""
+    rows = [("specimen", "expected", "shown by", "what it is")]
     for specimen in chosen:
         program = specimen.mutant or specimen.mended
+        plan = "every crash state" if specimen.explore else specimen.plan
         rows.append(
             (
                 specimen.name,
                 specimen.finding or "held",
-                specimen.plan,
+                ", ".join((plan, *specimen.shown_by)),
                 _first_line(program),
             )
         )
@@ -64,43 +105,71 @@ def _list(chosen: Iterable[Specimen]) -> int:
     return 0
 
 
-def _run(chosen: Iterable[Specimen]) -> int:
+def _run(chosen: Iterable[Specimen], by: str | None, beside: str | None) -> int:
     """Carry out both programs of each specimen, and print what was found."""
     from spotchaos.harness import SPECIMENS
     from spotchaos.harness.groundworks import Groundworks
-    from spotchaos.harness.specimens import try_program, unmet_by_mutant, unmet_by_twin
 
-    clock, wrong = SystemClock(), 0
     groundworks = Groundworks(ready=[SPECIMENS])
+    columns = ["", f"{'program':<40}", f"{'expected':<26}", f"{'found':<26}", "time"]
+    print("  ".join([f"{'':<6}", *columns[1:], *(["ckpt-chaos"] if beside else [])]))
     try:
-        for specimen in chosen:
-            for program, judge in (
-                (specimen.mutant, unmet_by_mutant),
-                (specimen.mended, unmet_by_twin),
-            ):
-                if program is None:
-                    continue
-                begun_s = clock.monotonic()
-                with tempfile.TemporaryDirectory() as folder:
-                    outcome = try_program(
-                        specimen, program, folder=Path(folder), layer=groundworks.layer
-                    )
-                unmet = judge(specimen, outcome)
-                wrong += bool(unmet)
-                name = f"{program.parent.name}/{program.stem}"
-                found = _found(outcome)
-                print(f"{'WRONG' if unmet else 'right'}  {name:<40}  {found}", end="")
-                print(f"  {clock.monotonic() - begun_s:.1f} s", flush=True)
-                for sentence in unmet:
-                    print(f"         {sentence}")
+        wrong = [
+            _try(specimen, program, groundworks, by, beside)
+            for specimen in chosen
+            for program in (specimen.mutant, specimen.mended)
+            if program is not None
+        ]
     finally:
         groundworks.close()
-    return 1 if wrong else 0
+    return 1 if any(wrong) else 0
+
+
+def _try(
+    specimen: Specimen,
+    program: Path,
+    groundworks: Groundworks,
+    by: str | None,
+    beside: str | None,
+) -> bool:
+    """Carry out one program and print its line; return whether anything is wrong."""
+    from spotchaos.harness import competitor
+    from spotchaos.harness.specimens import try_program, unmet_by_mutant, unmet_by_twin
+
+    clock = SystemClock()
+    begun_s = clock.monotonic()
+    options = {} if by is None else {"kill_at": (by,)}
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = try_program(
+            specimen, program, folder=Path(folder), layer=groundworks.layer, **options
+        )
+    is_mutant = program == specimen.mutant
+    unmet = (unmet_by_mutant if is_mutant else unmet_by_twin)(specimen, outcome)
+    told = "WRONG" if unmet else "right"
+    if by is not None and is_mutant:
+        names = [name for name, _ in outcome.findings]
+        told, unmet = ("shown" if specimen.finding in names else "unseen"), []
+    cells = [
+        f"{told:<6}",
+        f"{program.parent.name}/{program.stem:<32}",
+        f"{(specimen.finding if is_mutant else None) or 'held':<26}",
+        f"{_found(outcome):<26}",
+        f"{clock.monotonic() - begun_s:.1f} s",
+    ]
+    if beside is not None:
+        asked = competitor.can_be_asked(specimen, program)
+        cells.append(
+            competitor.ask(program, executable=beside) if asked else "cannot be asked"
+        )
+    print("  ".join(cells), flush=True)
+    for sentence in unmet:
+        print(f"        {sentence}")
+    return bool(unmet)
 
 
 def _found(outcome: Outcome) -> str:
     names = ", ".join(name for name, _ in outcome.findings)
-    return f"{outcome.verdict} {names}".strip()
+    return names or str(outcome.verdict)
 
 
 def _first_line(program: Path) -> str:

@@ -21,6 +21,7 @@ from spotchaos.scenario import Expect
 
 # Three steps after a save in the middle of an epoch: what most flaws show themselves at.
 PLAN = "step-end:13"
+COMMAND = "{python} {specimen}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Specimen:
     plan: str = PLAN
     explore: bool = False  # instead of a plan: every state that a crash could leave
     ranks: int | None = None
-    command: str = "{python} {specimen}"
+    command: str = COMMAND
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     existing: str | None = None  # what lies in the folder before: "finished"

@@ -136,9 +136,9 @@ def test_explore_takes_no_kill_point(spotchaos):
 def test_specimens_are_listed_with_what_convicts_them(spotchaos):
     result = spotchaos("specimens", "lost_work", "rule_plateau")
     assert result.exit_code == 0
-    assert [line.split()[:3] for line in result.stdout.splitlines()[1:]] == [
-        ["lost_work", "lost-work", "step-end:23"],
-        ["rule_plateau", "held", "step-end:16"],
+    assert [line.split()[:4] for line in result.stdout.splitlines()[1:]] == [
+        ["lost_work", "lost-work", "step-end:23", "One"],
+        ["rule_plateau", "held", "step-end:16,", "random"],
     ]
     assert "One flaw: it saves every twelve steps" in result.stdout
 
@@ -147,6 +147,12 @@ def test_an_unknown_specimen_names_the_near_miss(spotchaos):
     result = spotchaos("specimens", "lost_wrok")
     assert result.exit_code == 2
     assert "'lost_work'" in result.stderr
+
+
+def test_specimens_that_are_not_run_have_nothing_beside_them(spotchaos):
+    result = spotchaos("specimens", "--by", "edges", "lost_work")
+    assert result.exit_code == 2
+    assert "--by says nothing without --run" in result.stderr
 
 
 @pytest.fixture

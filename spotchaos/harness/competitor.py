@@ -1,0 +1,88 @@
+"""What ckpt-chaos says of a specimen, run with the options that its README recommends.
+
+It is asked only about what it can be asked: one process, no signal, notice or fault. Its
+verdicts: PASS, HARD_FAIL (the resume raised), SILENT_DIVERGENCE (other weights at the
+end) and LOST_WORK (an older checkpoint than the newest whole one).
+
+Source: README of ckpt-chaos 0.1.8, "Try it on your own script" and "Resume contract".
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from spotchaos.harness.specimens import COMMAND, Specimen
+
+NAME = "ckpt-chaos"
+TOLD = Path(__file__).parent / "told.py"
+# Every one of its kill points is two fresh processes; it spreads these over the run.
+MOST_POINTS = 12
+TIMEOUT_S = 3600
+_COUNT = re.compile(r"\b([A-Z_]+): (\d+)")
+VERDICTS = ("HARD_FAIL", "SILENT_DIVERGENCE", "LOST_WORK", "CONTROL_FAIL", "PASS")
+
+
+def find() -> str | None:
+    """Return its executable; None where it is not installed."""
+    return shutil.which(NAME)
+
+
+def can_be_asked(specimen: Specimen, program: Path) -> bool:
+    """Tell whether its options can express what shows this specimen.
+
+    A program that asks a metadata service is never started outside our attempts, in
+    which nothing reaches a real one; and its weights must be called `model`.
+    """
+    source = program.read_text(encoding="utf-8")
+    beyond = {"signal", "notice", "fault", "lose", "durable", "to", "exit-code"}
+    return (
+        specimen.ranks is None
+        and not beyond & specimen.options.keys()
+        and specimen.command == COMMAND
+        and "169.254" not in source
+        and "\nmodel = " in source
+    )
+
+
+def ask(
+    program: Path, *, executable: str = NAME, most_points: int = MOST_POINTS
+) -> str:
+    """Return its verdicts on a program, worst first, with how many kill points each.
+
+    Args:
+        program: a specimen.
+        executable: of ckpt-chaos.
+        most_points: kill points at most.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder) / "work"
+        done = subprocess.run(
+            [
+                *(executable, "run", "--work", str(work)),
+                *("--step-regex", r"resumed from step (\d+)"),
+                *("--result-file", "{out}/final.pt"),
+                *("--max-points", str(most_points)),
+                *("--fail-on", "HARD_FAIL,SILENT_DIVERGENCE,LOST_WORK,CONTROL_FAIL"),
+                *("--", sys.executable, str(TOLD), "{out}", str(program)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    return summary(done.stdout, done.stderr)
+
+
+def summary(printed: str, complaint: str) -> str:
+    """Return in one line what a run of it printed: `6 HARD_FAIL, 10 PASS`."""
+    counts = dict(_COUNT.findall(printed))
+    found = [f"{counts[name]} {name}" for name in VERDICTS if name in counts]
+    if found:
+        return ", ".join(found)
+    lines = (complaint or printed).strip().splitlines()
+    return f"no verdict: {lines[-1][:60] if lines else 'it said nothing'}"
