@@ -160,13 +160,22 @@ def draws_order(view: RankView, stream: str) -> bool:
         return False
     if found.step > view.joined + 1:
         return _moves(view.line, stream, view.joined, found.step - 1)
-    if found.instead is None:
-        return True
     # An order that another seed draws has no batch of the line: it is the place in it
     # that was lost, unless the stream is back at that place or at the start.
-    if stream in view.disturbed:
-        return False
-    return found.instead == 1 or bool(view.looked[stream])
+    if stream not in view.disturbed:
+        return found.instead in (None, 1) or bool(view.looked[stream])
+    # A stream that was moved draws another order only where one is drawn: as an epoch
+    # begins, or in each step. Else it was moved because the program drew one again.
+    return found.instead is None and (
+        _begins_epoch(view) or _moves(view.line, stream, view.joined, view.joined + 1)
+    )
+
+
+def _begins_epoch(view: RankView) -> bool:
+    """Whether the step after the join is the first of its epoch in the line."""
+    before = view.line.steps.get(view.joined)
+    after = view.line.steps.get(view.joined + 1)
+    return before is None or after is None or before.epoch != after.epoch
 
 
 def _reaches_first_loss(view: RankView, stream: str, found: Mixup | None) -> bool:

@@ -47,8 +47,8 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
     )
     repeated, skipped = (0, 0) if drawn else _compare(case, link)
     names = []
-    if first.instead is not None or first.is_fixed_order:
-        # The batches of other steps of the run: what was lost is the position.
+    if first.is_known or first.is_fixed_order:
+        # Samples of other steps of the run: what was lost is the position.
         names += ["samples-repeated"] if repeated else []
         names += ["samples-skipped"] if skipped else []
     if not names:

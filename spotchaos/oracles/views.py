@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from spotchaos.model import Attempt, RankTrace, StateMark, StepMark
@@ -89,7 +89,12 @@ class RankView:
 
 
 def views_of(
-    attempt: Attempt, found: Join, line: Line, leave_out: Sequence[str]
+    attempt: Attempt,
+    found: Join,
+    line: Line,
+    leave_out: Sequence[str],
+    *,
+    saves: Collection[int],
 ) -> dict[int, RankView]:
     """Lay each rank of an attempt beside its line, from where it joined.
 
@@ -98,13 +103,16 @@ def views_of(
         found: where its ranks joined.
         line: what they joined.
         leave_out: components that are not compared.
+        saves: steps of which there was a checkpoint when the attempt began.
     """
     views = {}
     for rank, trace in attempt.trace.ranks.items():
         joined, columns = found.ranks.get(rank), first_columns(trace)
         if joined is None or columns is None or rank not in line.ranks:
             continue
-        views[rank] = _view(rank, trace, line.ranks[rank], columns, joined, leave_out)
+        views[rank] = _view(
+            rank, trace, line.ranks[rank], columns, joined, leave_out, saves
+        )
     return views
 
 
@@ -115,6 +123,7 @@ def _view(
     columns: Mapping[str, str],
     joined: int,
     leave_out: Sequence[str],
+    saves: Collection[int],
 ) -> RankView:
     looked = look_up(line, columns, leave_out=leave_out)
     # Where the line was not sampled at the join, nothing can be said to be wrong.
@@ -131,7 +140,9 @@ def _view(
     for stream in [c for c in looked if is_stream(c) and joined not in looked[c]]:
         if state is None:
             continue
-        draws = disturbance(line, stream, state, joined=joined, steps=looked[stream])
+        # What no checkpoint was there of cannot have been restored from one.
+        came = {s for s in looked[stream] if s <= joined or s in saves}
+        draws = disturbance(line, stream, state, joined=joined, steps=frozenset(came))
         if draws is not None:
             disturbed[stream] = draws
             restored[stream] = joined

@@ -361,6 +361,6 @@ def disturbance(
     fresh = start.rng.get(stream) if start is not None else None
     if fresh is not None and joined != 0:
         since_start = draws_between(fresh, now)
-        if since_start is not None and abs(since_start) <= abs(draws):
+        if since_start is not None and abs(since_start) < abs(draws):
             return None
     return draws

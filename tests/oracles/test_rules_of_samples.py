@@ -153,9 +153,19 @@ def test_an_epoch_that_starts_again_is_repeated_and_nothing_of_the_next_is_skipp
     assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (16, 0)
 
 
-def test_what_is_left_of_an_epoch_in_another_order_is_neither_more_nor_less():
+def test_an_epoch_begun_again_in_the_order_of_the_next_is_repeated():
+    program = Program(order="epoch", batch=4, dropout_words=0)
+    flaw = Flaw(next_epoch=True, extra_steps=4)
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["step-count-wrong", "samples-repeated"]
+    assert "16 samples trained on again" in judgement.findings[1].message
+
+
+@pytest.mark.parametrize("words", [0, 41])
+def test_what_is_left_of_an_epoch_in_another_order_is_neither_more_nor_less(words):
+    """Shuffling it again may move a stream that was restored: that is no loss of it."""
     program = Program(order="epoch", dropout_words=0)
-    flaw = lost("order", renumbers=True)
+    flaw = lost("order", renumbers=True, disturbed={"rng.torch": words})
 
     def shuffled_again(rank):
         """Turn the order of what was left of the epoch around."""
