@@ -115,6 +115,7 @@ class Exploration(Campaign):
         self._results: dict[int, Result] = {}
         self._classes: list[dict[str, Any]] = []
         self._unconfirmed: list[str] = []
+        self._writers = 0
         self._impossible = 0  # drawn, and refuted by real kills
         self._seen_cold: dict[str, bool] = {}  # finding -> whether it was seen again
 
@@ -147,9 +148,11 @@ class Exploration(Campaign):
             record = recorder.run()
             self._drawing.left_out += recorder.left_out
             if self._only is not None:
-                self._resume_only(resumes, record, *self._only)
+                self._resume_only(ground, resumes, record, *self._only)
                 return
-            writer = Materialiser(record.history)
+            if recorder.is_large:
+                self._spare_the_disk(ground)
+            writer = self._writer(ground, record)
             size = ground.baseline.world_size
             cases = self._drawing.of_run(record, writer, world_size=size)
             self._resume_all(ground, resumes, cases)
@@ -163,6 +166,19 @@ class Exploration(Campaign):
             ) from error
         self._demand_no_conflict(resumes)
         self._demand_all_resumed()
+
+    def _writer(self, ground: Groundwork, record: Recorded) -> Materialiser:
+        """Return what puts the states of a recording on the disk of the views."""
+        blobs = ground.stage.workspace.scratch / f"blobs-{self._writers}"
+        self._writers += 1
+        blobs.mkdir()
+        return Materialiser(record.history, blobs)
+
+    def _spare_the_disk(self, ground: Groundwork) -> None:
+        """Keep nothing large twice: one state at a time, and no finished run."""
+        self._jobs = 1
+        if ground.stage.finished_view is not None:
+            ground.stage.finished_view.close()  # it serves trials after the finish only
 
     def _demand_no_conflict(self, resumes: Resumes) -> None:
         conflicts = len(resumes.memo.conflicts)
@@ -221,6 +237,11 @@ class Exploration(Campaign):
         """Record resumes in their turn, and explore what a kill in one could leave."""
         if not recorder.sees_reads or self._drawing.never_saves:
             return
+        if recorder.is_large:
+            self._drawing.left_out.append(
+                "kills during a resume, the checkpoints being large"
+            )
+            return
         cases: list[Case] = []
         for number, base in enumerate(self._bases(record)):
             if self.is_out_of_budget():
@@ -228,7 +249,8 @@ class Exploration(Campaign):
                 break
             self.tell(PhaseStarted("recorded resume", str(base.state.token)))
             again = recorder.resume(base, number)
-            cases += self._drawing.of_resume(again, Materialiser(again.history))
+            writer = self._writer(ground, again)
+            cases += self._drawing.of_resume(again, writer)
         self._resume_all(ground, resumes, cases)
 
     def _bases(self, record: Recorded) -> list[Case]:
@@ -273,7 +295,12 @@ class Exploration(Campaign):
                 raise
 
     def _resume_only(
-        self, resumes: Resumes, record: Recorded, digest: str, token: StateToken
+        self,
+        ground: Groundwork,
+        resumes: Resumes,
+        record: Recorded,
+        digest: str,
+        token: StateToken,
     ) -> None:
         found = oplog.digest(record.history.log)
         if found != digest:
@@ -283,7 +310,7 @@ class Exploration(Campaign):
                 hint="explore again with the program as it is now",
             )
         state = CrashState(token, build(record.history, token))
-        case = Case(record, Materialiser(record.history), state)
+        case = Case(record, self._writer(ground, record), state)
         self._cases.append(case)
         self._results[0] = resumes.of(case, "state-0")
         tally = self._drawing.tally

@@ -77,11 +77,7 @@ def recorded_attempt(
     logs: list[oplog.OpLog] = []
 
     def take(path: Path) -> None:
-        log = oplog.read(path)
-        if log.data is not None:
-            kept = stage.workspace.scratch / f"{view.name}.data"
-            log = replace(log, data=log.data.rename(kept))
-        logs.append(log)
+        logs.append(with_own_data(oplog.read(path), stage, view))
 
     attempt = run_attempt(
         stage,
@@ -93,6 +89,14 @@ def recorded_attempt(
         oplog=take,
     )
     return attempt, logs[0] if logs and logs[0].complete else None
+
+
+def with_own_data(log: oplog.OpLog, stage: Stage, view: View) -> oplog.OpLog:
+    """Return a log whose bytes outlive the view in which it was made."""
+    if log.data is None:
+        return log
+    kept = stage.workspace.scratch / f"{view.name}.data"
+    return replace(log, data=log.data.rename(kept))
 
 
 def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
@@ -282,8 +286,22 @@ def kill_plan(token: StateToken) -> str | None:
     )
 
 
-def put(view: View, writer: Materialiser, record: Recorded, layout: Layout) -> None:
+def put(
+    view: View,
+    writer: Materialiser,
+    record: Recorded,
+    layout: Layout,
+    *,
+    links: bool = False,
+) -> None:
     """Make a new view hold a crash state: what differs from the user's own folder.
+
+    Args:
+        view: a new one.
+        writer: of the record's states.
+        record: whose state it is.
+        layout: the state.
+        links: large files may be hard links to ours, which a supervisor breaks.
 
     Raises:
         OSError: the disk is full.
@@ -295,7 +313,8 @@ def put(view: View, writer: Materialiser, record: Recorded, layout: Layout) -> N
             if path.startswith(root + "/")
         }
         if inner:
-            writer.write(Layout(inner), view.fill_at(prefix), merge=True)
+            folder = view.fill_at(prefix)
+            writer.write(Layout(inner), folder, merge=True, links=links)
     gone = {p for p in record.own if p not in layout.things and p.startswith("0/")}
     view.hide([p[2:] for p in sorted(gone) if p.rpartition("/")[0] not in gone])
 

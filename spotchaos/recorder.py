@@ -17,16 +17,21 @@ from spotchaos.model import Attempt, Ended
 from spotchaos.persistence import oplog
 from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser
+from spotchaos.plan import KillPoint
 from spotchaos.recorded import (
     Recorded,
     put,
     recorded_attempt,
+    with_own_data,
     without_untouched,
 )
 from spotchaos.resuming import Starter
 from spotchaos.traced import not_seen, traced_run
-from spotchaos.trial import Stage
+from spotchaos.trial import Stage, run_attempt
 
+# Checkpoints whose recordings are larger are recorded once, and only the first saves.
+LARGE_BYTES, MOST_BYTES = 512 << 20, 5 << 29
+FIRST_SAVES = 2
 RECORDING = FileOrders(keep_data=True, real_fsync=False)
 
 
@@ -75,8 +80,20 @@ class Recorder:
         """Whether resumes can be observed and recorded as well."""
         return self.mechanism is Mechanism.NOTIFY
 
+    @property
+    def written_bytes(self) -> int:
+        """How much the uninterrupted program writes, as far as that is known."""
+        log = self._ground.stage.log
+        ops = () if log is None else log.ops
+        return sum(op.length for op in ops if op.kind == "write" and op.error is None)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether what the program writes should not lie on the disk several times."""
+        return self.written_bytes > LARGE_BYTES
+
     def run(self) -> Recorded:
-        """Record the program from its beginning to its end."""
+        """Record the program from its beginning, to its end unless that is too much."""
         if self.mechanism is Mechanism.NOTIFY:
             return self._starter.carry_out(self._run)
         view = self._ground.stage.new_view("recorded")
@@ -94,13 +111,20 @@ class Recorder:
     def _run(self, stage: Stage) -> Recorded:
         view = stage.new_view("recorded")
         try:
-            attempt, log = _supervised(stage, view, ())
+            if self.written_bytes > MOST_BYTES:
+                saves = stage.settings.saves or FIRST_SAVES
+                attempt, log = _first_saves(stage, view, saves)
+                self.left_out.append(
+                    f"what follows the first {saves} saves, the checkpoints being large"
+                )
+            else:
+                attempt, log = _supervised(stage, view, ())
             return self._taken(attempt, log)
         finally:
             view.close()
 
     def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
-        if attempt.ended is not Ended.FINISHED:
+        if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
             raise HarnessError(
                 f"the recorded run ended with status {attempt.exit_code}",
                 hint="run it under `spotchaos run --kill-at file-op:1` to see why",
@@ -154,3 +178,18 @@ def _supervised(
     if log is None:
         raise HarnessError("the recording of file operations broke off")
     return attempt, log
+
+
+def _first_saves(stage: Stage, view: View, saves: int) -> tuple[Attempt, oplog.OpLog]:
+    """Record a run up to the beginning of the save after the first ones."""
+    logs: list[oplog.OpLog] = []
+    attempt = run_attempt(
+        stage,
+        view,
+        KillPoint(site="save-begin", occurrence=saves + 1),
+        files=RECORDING,
+        oplog=lambda path: logs.append(with_own_data(oplog.read(path), stage, view)),
+    )
+    if not logs or (not attempt.reached and not logs[0].complete):
+        raise HarnessError("the recording of file operations broke off")
+    return attempt, logs[0]

@@ -126,10 +126,15 @@ class Resumes:
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
         before = case.record.cut(case.state.token.number)
+        layout = case.state.layout
+        # A large file is not copied for each state, where nobody can write through.
+        links = files is not None and case.writer.is_large(layout)
+        if files is not None and links:
+            files = replace(files, break_links=True)
         view = stage.new_view(name)
         asked: list[Question] = []
         try:
-            put(view, case.writer, case.record, case.state.layout)
+            put(view, case.writer, case.record, layout, links=links)
             attempt = run_attempt(
                 stage,
                 view,

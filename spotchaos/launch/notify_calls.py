@@ -92,7 +92,8 @@ def open_(context: Context, request: Request) -> Job | None:
             node = node or context.adopt(label or "", place.path, found)
             context.keep_base(node, place.path)
             if not direct:
-                context.own(node, place.path, found)
+                emptied = kind == "trunc"
+                context.own(node, place.path, found, emptied=emptied)
         if flags & os.O_CREAT:
             os.umask(umask_of(request.tid))
         ours = (flags | os.O_CLOEXEC) & ~os.O_DIRECTORY
@@ -295,7 +296,7 @@ def truncate(context: Context, request: Request) -> Job | None:
     def act() -> dict[str, Any]:
         node = context.adopt(label, place.path, found)
         context.keep_base(node, place.path)
-        context.own(node, place.path, found)
+        context.own(node, place.path, found, emptied=not length)
         os.truncate(place.path, length)
         context.nodes.same(node, _found(place))
         return {"node": node, "len": length}

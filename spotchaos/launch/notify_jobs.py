@@ -77,11 +77,13 @@ class Context:
                 os.close(fd)
             self.log.add(op="base", node=node, len=length, data_off=offset)
 
-    def own(self, node: int, path: str, found: os.stat_result) -> None:
+    def own(
+        self, node: int, path: str, found: os.stat_result, *, emptied: bool = False
+    ) -> None:
         """Give a file its own bytes, if it is a hard link to something kept elsewhere.
 
         Only files of before the run with one name here are meant: what the program has
-        linked itself stays linked.
+        linked itself stays linked. Of one that is about to be emptied no byte is copied.
         """
         if not self._break_links or node not in self._from_before or found.st_nlink < 2:
             return
@@ -89,7 +91,12 @@ class Context:
         if self.nodes.is_linked(node):
             return
         copy = f"{path}.{os.getpid()}.own"
-        shutil.copy2(path, copy)
+        if emptied:
+            fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC)
+            os.close(fd)
+            shutil.copystat(path, copy)
+        else:
+            shutil.copy2(path, copy)
         os.replace(copy, path)
         self.nodes.same(node, os.lstat(path))
 

@@ -35,6 +35,7 @@ class FileOrders:
     observe_reads: bool = False
     real_fsync: bool = True
     others: str = "hold"  # or "run": what others do while one op is held
+    break_links: bool = False  # a file that is linked to ours is copied before a write
 
 
 def make_spec(
@@ -142,6 +143,7 @@ def make_spec(
             real_fsync=files.real_fsync,
             frames=table,
             others=files.others,
+            break_links=files.break_links,
         ),
     }
 

@@ -31,6 +31,7 @@ def supervision_of(
     real_fsync: bool = True,
     frames: str | None = None,
     others: str = "hold",
+    break_links: bool = False,
 ) -> dict[str, Any]:
     """Return `inside.SPEC["supervisor"]` for one attempt.
 
@@ -45,6 +46,8 @@ def supervision_of(
         real_fsync: False answers fsync without doing it.
         frames: path of the table of program lines.
         others: "hold" or "run": what others do while one op is held.
+        break_links: a file of before that is linked from elsewhere is copied before it
+            is opened for writing.
     """
     options = {
         "roots": list(roots),
@@ -57,6 +60,7 @@ def supervision_of(
         "real_fsync": real_fsync,
         "frames": frames,
         "others": others,
+        "break_links": break_links,
     }
     return {
         "path": OWN_PATH,
@@ -86,6 +90,7 @@ def serve(connection: socket.socket, options: dict[str, Any]) -> None:
         real_fsync=options["real_fsync"],
         frames=options["frames"],
         others=options["others"],
+        break_links=options["break_links"],
     )
     connection.sendall(b"g")
     connection.close()

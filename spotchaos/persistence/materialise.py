@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from pathlib import Path
 from spotchaos.persistence.history import Content, History, Layout, Thing
 
 SMALL_BYTES = 1 << 20
+# Of blobs that no state needs at the moment; one alone may be larger.
+MOST_KEPT_BYTES = 1 << 30
 _FICLONE = 0x40049409
 
 
@@ -29,25 +32,33 @@ class Materialiser:
         history: whose layouts they are.
         blobs: a folder of ours on the same filesystem as the targets, for files of
             `SMALL_BYTES` and more; None copies every file from the log.
-        links: allow hard links to blobs; see the module's warning.
     """
 
-    def __init__(
-        self, history: History, blobs: Path | None = None, *, links: bool = False
-    ) -> None:
+    def __init__(self, history: History, blobs: Path | None = None) -> None:
         self._history = history
         self._blobs = blobs
-        self._links = links
         self._kept: dict[Content, Path] = {}
+        self._named = 0
         self._reflinks = True
+        self._lock = threading.Lock()
 
-    def write(self, layout: Layout, target: Path, *, merge: bool = False) -> None:
+    def is_large(self, layout: Layout) -> bool:
+        """Tell whether a state has files for which there are blobs."""
+        return self._blobs is not None and any(
+            thing.content is not None and thing.content.size >= SMALL_BYTES
+            for thing in layout.things.values()
+        )
+
+    def write(
+        self, layout: Layout, target: Path, *, merge: bool = False, links: bool = False
+    ) -> None:
         """Make `target` hold exactly this layout.
 
         Args:
             layout: the state.
             target: a folder that is empty or not there yet.
             merge: folders and files may be there already; files are replaced.
+            links: allow hard links to blobs; see the module's warning.
 
         Raises:
             OSError: the disk is full, or `target` holds one of the names already.
@@ -70,8 +81,8 @@ class Materialiser:
                 place.hardlink_to(placed[thing.node])
             else:
                 # Two links to one blob would look like a link of the program's own.
-                links = self._links and names[thing.content] == 1
-                self._place(thing, place, links=links)
+                alone = names[thing.content] == 1
+                self._place(thing, place, links=links and alone)
                 placed[thing.node] = place
         for place, mode in reversed(folders):  # a read-only folder is closed last
             place.chmod(mode)
@@ -80,13 +91,17 @@ class Materialiser:
         content = thing.content or Content(())
         if self._blobs is None or content.size < SMALL_BYTES:
             self._copy(content, place)
-        else:
-            blob = self._blob(content, self._blobs)
-            if links:
-                place.hardlink_to(blob)
-                return  # its mode is the blob's: they are one file
-            if not (self._reflinks and self._reflink(blob, place)):
+        elif links or self._reflinks:
+            with self._lock:
+                blob = self._blob(content, self._blobs)
+                if links:
+                    place.hardlink_to(blob)
+                    return  # its mode is the blob's: they are one file
+                is_there = self._reflink(blob, place)
+            if not is_there:
                 self._copy(content, place)
+        else:
+            self._copy(content, place)
         if thing.mode is not None:
             place.chmod(thing.mode)
 
@@ -104,12 +119,23 @@ class Materialiser:
             file.truncate(content.size)
 
     def _blob(self, content: Content, blobs: Path) -> Path:
-        blob = self._kept.get(content)
+        blob = self._kept.pop(content, None)
         if blob is None:
-            blob = blobs / f"{len(self._kept):06d}"
+            self._make_room(content.size)
+            self._named += 1
+            blob = blobs / f"{self._named:06d}"
             self._copy(content, blob)
-            self._kept[content] = blob
+        self._kept[content] = blob  # as the one that was used last
         return blob
+
+    def _make_room(self, wanted: int) -> None:
+        """Remove the blobs that were not used for longest; states keep what they hold."""
+        total = wanted + sum(content.size for content in self._kept)
+        for content in list(self._kept):
+            if total <= MOST_KEPT_BYTES:
+                return
+            self._kept.pop(content).unlink()
+            total -= content.size
 
     def _reflink(self, blob: Path, place: Path) -> bool:
         with blob.open("rb") as source, place.open("xb") as file:

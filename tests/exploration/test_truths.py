@@ -1,12 +1,14 @@
 """What is known of common ways to save comes out of an exploration, with line and token."""
 
 import importlib.util
+import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from spotchaos.exploration import replay
 from spotchaos.persistence.tokens import in_recording
 from spotchaos.settings import Settings
 from spotchaos.token import decode
@@ -86,34 +88,55 @@ def test_a_program_that_never_saves_is_told_so(toy):
     assert "no-checkpoint" in findings(toy("never"))
 
 
-@pytest.mark.parametrize(
-    ("how", "options"), [("pointed", {}), ("replaced", {"power_loss": "all"})]
-)
-def test_a_token_builds_its_state_again(toy, how, options, tmp_path):
-    document = toy(how, **options)
-    trial = next(t for t in document["trials"] if t["verdict"] == "violated")
-    plan = decode(trial["replay"])["plan"]
-    shutil.copy(PROGRAMS / "toy.py", tmp_path)
-    settings = Settings(command=("python", "toy.py", how), folder=tmp_path)
-    if in_recording(plan):
-        outcome = replay(settings, lambda event: None, plan)
-        assert str(outcome.verdict) == "violated"
-        assert outcome.extra["classes"][0]["finding"] == trial["findings"][0]["name"]
-    else:
-        from dataclasses import replace
-
-        from spotchaos.campaign import run
-
-        outcome = run(replace(settings, kill_at=(plan,)), lambda event: None)
-        assert str(outcome.verdict) == "violated"
+def replayed(token, folder, how):
+    """Replay a token on the command line; return its exit status, screen and report."""
+    shutil.copy(PROGRAMS / "toy.py", folder)
+    report = folder / "report.json"
+    command = ["replay", token, "--json", str(report), "--", "python", "toy.py", how]
+    done = subprocess.run(
+        [sys.executable, "-m", "spotchaos", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr, json.loads(report.read_text())
 
 
-def test_a_token_of_another_recording_is_refused(tmp_path):
-    shutil.copy(PROGRAMS / "toy.py", tmp_path)
-    settings = Settings(command=("python", "toy.py", "replaced"), folder=tmp_path)
-    outcome = replay(settings, lambda event: None, "00000000/K@3")
-    assert str(outcome.verdict) == "unknown"
-    assert "not those that the token was made from" in outcome.trouble
+def token_of(document, severity):
+    entry = next(c for c in document["classes"] if c["severity"] == severity)
+    trial = next(t for t in document["trials"] if t["number"] == entry["trial"])
+    return entry, trial["replay"]
+
+
+def test_the_token_of_a_kill_really_kills_there(toy, tmp_path):
+    entry, token = token_of(toy("pointed"), "kill")
+    assert in_recording(decode(token)["plan"]) is None
+    status, screen, again = replayed(token, tmp_path, "pointed")
+    assert status == 1, screen
+    first, second = again["trials"][0]["attempts"]
+    assert first["ended"] == "reclaimed"
+    assert again["trials"][0]["plan"] == f"file-op:{entry['state'][2:]}@all"
+    assert second["started_from"] == 0  # there was no pointer any more
+
+
+def test_the_token_of_a_power_loss_builds_its_state_again(toy, tmp_path):
+    entry, token = token_of(toy("replaced", power_loss="all"), "power loss")
+    assert in_recording(decode(token)["plan"]) is not None
+    status, screen, again = replayed(token, tmp_path, "replaced")
+    assert status == 1, screen
+    [seen] = again["classes"]
+    assert (seen["state"], seen["finding"]) == (entry["state"], entry["finding"])
+
+
+def test_a_token_of_another_recording_is_refused(toy, tmp_path):
+    _, token = token_of(toy("replaced", power_loss="all"), "power loss")
+    status, screen, again = replayed(token, tmp_path, "numbered")
+    assert status == 3
+    assert again["verdict"] == "unknown"
+    assert "not those that the token was made from" in " ".join(screen.split())
 
 
 def sharded(explored, how, **options):

@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from spotchaos.persistence import oplog
+from spotchaos.persistence import materialise, oplog
 from spotchaos.persistence.crash_states import build, enumerate_states
 from spotchaos.persistence.history import Content, Edit, apply
 from spotchaos.persistence.materialise import Materialiser, expected, observed
@@ -177,10 +177,26 @@ def test_links_to_blobs_are_used_once_in_a_state(scribe, tmp_path):
     history = scribe.history()
     layout = build(history, StateToken(letter="K", number=history.log.last + 1))
     (tmp_path / "blobs").mkdir()
-    writer = Materialiser(history, tmp_path / "blobs", links=True)
+    writer = Materialiser(history, tmp_path / "blobs")
     for target in (tmp_path / "one", tmp_path / "two"):
-        writer.write(layout, target)
+        writer.write(layout, target, links=True)
         assert observed(target) == expected(history, layout)
     assert (tmp_path / "one" / "a").samefile(tmp_path / "two" / "a")
     assert not (tmp_path / "one" / "c").samefile(tmp_path / "two" / "c")
     assert (tmp_path / "one" / "c").samefile(tmp_path / "one" / "d")
+
+
+def test_blobs_that_are_not_used_any_more_make_room(scribe, tmp_path, monkeypatch):
+    monkeypatch.setattr(materialise, "MOST_KEPT_BYTES", 3_500_000)
+    scribe.creat("a")
+    numbers = [scribe.write("a", bytes([n]) * 2_000_000) for n in range(4)]
+    history = scribe.history()
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    writer = Materialiser(history, blobs)
+    for number in [*numbers, numbers[0]]:
+        layout = build(history, StateToken(letter="K", number=number + 1))
+        writer.write(layout, tmp_path / f"s{number}", merge=True, links=True)
+        assert observed(tmp_path / f"s{number}") == expected(history, layout)
+        assert sum(blob.stat().st_size for blob in blobs.iterdir()) <= 3_500_000
+    assert writer.is_large(layout)

@@ -98,8 +98,9 @@ if HOW == "durable":  # else a power loss may take the folder itself along
     os.close(parent)
 torch.manual_seed(0)
 random.seed(0)
+width = int(os.environ.get("WIDTH", "32"))
 net = torch.nn.Sequential(
-    torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 2)
+    torch.nn.Linear(8, width), torch.nn.ReLU(), torch.nn.Linear(width, 2)
 )
 opt = torch.optim.Adam(net.parameters(), 1e-2)
 x, y = torch.randn(48, 8), torch.randint(0, 2, (48,))
