@@ -381,6 +381,8 @@ def run_attempt(
     number = len(earlier) + 1
     command = command_after(stage, earlier)
     wanted = {**stage.orders, **(orders or {})}
+    if earlier:
+        wanted.setdefault("tensors", "first")
     rules = [(fault, rule) for fault, rule in faults if rule is not None]
     if rules:
         files = replace(
@@ -496,6 +498,8 @@ def _await_log(running: RunningAttempt, clock: Clock) -> None:
     That is the end of the last process it serves, a daemon of the program's included.
     """
     oplog = running.oplog
+    if not oplog.exists():
+        raise HarnessError("the supervisor of file ops did not come up")
     deadline_s = clock.monotonic() + OPLOG_BOUND_S
     while clock.monotonic() < deadline_s:
         running.end_leftovers()
