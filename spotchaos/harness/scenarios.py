@@ -108,10 +108,19 @@ class ScenarioItem(pytest.Item):
         error = excinfo.value
         if isinstance(error, UnmetError):
             said = "\n".join(f"  {sentence}" for sentence in error.unmet)
-            return f"{self.scenario.summary}\n{said}\n\n{error.report.screen}"
+            place = self._place_of(error.report)
+            return f"{place}: {self.scenario.summary}\n{said}\n\n{error.report.screen}"
         if isinstance(error, SpotchaosError):
             return f"{self.scenario.place_of(error.message)}: {error}"
         return str(super().repr_failure(excinfo))
+
+    def _place_of(self, report: Report) -> str:
+        """Return file and line of a plan that was never reached, else of what was expected."""
+        not_reached = "not-reached" in report.findings
+        is_planned = "kill-at" in self.scenario.lines
+        return self.scenario.place(
+            "kill-at" if not_reached and is_planned else "expect"
+        )
 
     def reportinfo(self) -> tuple[Path, int, str]:
         return self.path, 0, self.scenario.summary

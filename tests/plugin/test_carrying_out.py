@@ -6,8 +6,13 @@ import sys
 import xml.etree.ElementTree as ET
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
+import spotchaos.harness
+from spotchaos.errors import PlanError
 from spotchaos.model import Verdict
+from spotchaos.plan import Plan
+from spotchaos.strategies import plans
 from tests.plugin.conftest import CLAIM
 
 
@@ -26,7 +31,10 @@ def test_a_failure_shows_what_was_expected_and_the_screen(
     result = repository.pytest()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*a reclaim between two saves*", "*expected the verdict held, found violated*"]
+        [
+            "*reclaim.toml, line 4: a reclaim between two saves*",
+            "*expected the verdict held, found violated*",
+        ]
     )
     result.stdout.fnmatch_lines(["*VIOLATED*", "*Replay: spotchaos replay sc1:*"])
     result.stdout.no_fnmatch_line("*Traceback*")
@@ -38,6 +46,59 @@ def test_a_run_that_proved_nothing_is_never_a_pass(repository, campaign, outcome
     result = repository.pytest()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*nothing was proved*"])
+
+
+def test_a_plan_that_is_never_reached_is_said_at_its_line(
+    repository, campaign, outcomes
+):
+    repository.write(CLAIM.replace('verdict = "held"', 'none-of = ["hang"]'))
+    unknown = outcomes.unknown()
+    campaign.outcome = dataclasses.replace(unknown, findings=(("not-reached", (1,)),))
+    result = repository.pytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*reclaim.toml, line 2: *", "*nothing was proved*"])
+
+
+def test_a_plan_beyond_the_end_of_the_run_is_said_at_its_line(repository, monkeypatch):
+    def run(settings, listener, *, layer):
+        raise PlanError("kill point 'step-end:7' lies beyond the horizon of 5 steps")
+
+    monkeypatch.setattr(spotchaos.harness, "run", run)
+    repository.write()
+    result = repository.pytest()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*reclaim.toml, line 2: *beyond the horizon*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+OUTSIDE = [
+    pytest.param(
+        "from spotchaos.pytest_plugin import spotchaos\n\nspotchaos.run('true')\n",
+        "*test_outside.py:3*",
+        id="at-import",
+    ),
+    pytest.param(
+        "from spotchaos.pytest_plugin import spotchaos\n\nspotchaos()\n",
+        "*ERROR collecting test_outside.py*",  # pytest itself names no line
+        id="called",
+    ),
+    pytest.param(
+        "import pytest\n\n@pytest.fixture(scope='session')\n"
+        "def shared(spotchaos):\n    return spotchaos\n\n"
+        "def test_it(shared):\n    pass\n",
+        "*test_outside.py:3*",
+        id="from-a-session",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "place"), OUTSIDE)
+def test_a_fixture_outside_a_test_is_an_error_at_its_line(repository, text, place):
+    repository.write(text, "test_outside.py")
+    result = repository.pytest()
+    assert result.ret != pytest.ExitCode.OK
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([place])
 
 
 def test_a_program_that_is_missing_is_said_at_its_line(repository):
@@ -191,3 +252,35 @@ def test_an_interrupted_campaign_ends_the_session_from_a_test_too(
     campaign.outcome = dataclasses.replace(outcomes.held(), interrupted=True)
     with pytest.raises(KeyboardInterrupt):
         spotchaos.run("python train.py")
+
+
+def test_a_failure_of_three_interruptions_shrinks_to_the_plan_that_is_told(
+    spotchaos, campaign, outcomes, monkeypatch
+):
+    failed = []
+
+    def run(settings, listener, *, layer):
+        plan = Plan.parse(settings.kill_at[0])
+        # What fails is a first interruption after the first save; it is met by a plan
+        # of three interruptions, and none before that counts.
+        fails = plan.points[0].occurrence > 5 and (failed or len(plan.points) == 3)
+        if fails:
+            failed.append(plan)
+        return outcomes.violated() if fails else outcomes.held()
+
+    monkeypatch.setattr("spotchaos.harness.run", run)
+
+    @settings(
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(plan=plans(max_step=30))
+    def holds(plan):
+        assert spotchaos.run("python train.py", kill_at=plan).held()
+
+    with pytest.raises(pytest.fail.Exception, match="Replay: spotchaos replay sc1:"):
+        holds()
+    assert len(failed[0].points) == 3
+    assert str(failed[-1]) == "step-end:6"
