@@ -110,6 +110,7 @@ def _kinds() -> set[type]:
     """Return all classes that are alive."""
     found: set[type] = {object}
     waiting: list[type] = [object]
+    kind: type
     while waiting:
         for kind in type.__subclasses__(waiting.pop()):
             if kind not in found:

@@ -104,7 +104,7 @@ def _origin(value: Any) -> str:
 def _kind(component: str, value: Any, joined: Any) -> str:
     if value is None:
         return "none"
-    if not is_amiss(component, value, joined):
+    if not is_amiss(value, joined):
         return "good"
     return value if value in ("fresh", "foreign") else "elsewhere"
 

@@ -233,7 +233,7 @@ def restored_table(attempt: Mapping[str, Any], *, width: int) -> list[Line]:
     components = list(dict.fromkeys(c for rank in shown for c in ranks[rank]))
     # What went wrong comes first when not everything fits.
     components.sort(
-        key=lambda c: not any(is_amiss(c, ranks[r].get(c), joined) for r in shown)
+        key=lambda c: not any(is_amiss(ranks[r].get(c), joined) for r in shown)
     )
     name_width = max((len(c) for c in components), default=0)
     heading = "".join(
@@ -247,7 +247,7 @@ def restored_table(attempt: Mapping[str, Any], *, width: int) -> list[Line]:
         line: Line = [(f"    {component:<{max(name_width, 9)}}  ", "")]
         for rank in shown:
             value = ranks[rank].get(component)
-            amiss = is_amiss(component, value, joined)
+            amiss = is_amiss(value, joined)
             line.append((f"{_origin(value):<15}", "red" if amiss else ""))
         lines.append(line)
     rest = components[MOST_COMPONENTS:]
@@ -258,15 +258,12 @@ def restored_table(attempt: Mapping[str, Any], *, width: int) -> list[Line]:
     return lines
 
 
-def is_amiss(component: str, value: Any, joined: Any) -> bool:
+def is_amiss(value: Any, joined: Any) -> bool:
     """Tell whether a component came from elsewhere than the step that was joined."""
     if value is None:
         return False
     if not isinstance(value, int):
         return True
-    if component in ("batch", "samples"):
-        # The first batch after step K is the one that made step K + 1.
-        return joined is not None and value not in (joined, joined + 1)
     return bool(value != joined)
 
 

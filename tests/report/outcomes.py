@@ -126,7 +126,7 @@ def make_resume(*, joined=10, **changed):
         "optimizer": joined,
         "rates": joined,
         "rng.torch": joined,
-        "batch": joined + 1,
+        "batch": joined,
         **changed.pop("restored", {}),
     }
     values = {"newest_resume_point": 10, "lost_steps": 2, **changed}
@@ -171,7 +171,7 @@ def held_pair(number):
 
 
 def violated_pair(number, *findings):
-    resume = make_resume(restored={"rng.torch": "fresh", "batch": 1}, divergence=PARTED)
+    resume = make_resume(restored={"rng.torch": "fresh", "batch": "fresh"}, divergence=PARTED)
     ledger = {"repeated": 8, "skipped": 8, "epochs": [{"epoch": 2, "repeated": 8}]}
     return make_trial(number), Judgement(
         Verdict.VIOLATED, findings, (), (resume,), "state", ledger

@@ -113,15 +113,14 @@ def _heading(lines):
     return next(line for line in lines if line.strip().startswith("component"))
 
 
-def test_the_first_batch_after_the_joined_step_is_not_amiss(outcomes):
-    outcome = outcomes.make_outcome(Verdict.HELD, [outcomes.held_pair(1)])
-    attempt = make_document(outcome)["trials"][0]["attempts"][1]
+def test_what_is_of_another_step_than_the_joined_one_is_amiss():
     from spotchaos.report.screen import is_amiss
 
-    assert not is_amiss("batch", attempt["restored"]["0"]["batch"], 10)
-    assert is_amiss("batch", 1, 10)
-    assert is_amiss("weights", 11, 10)
-    assert is_amiss("weights", "foreign", 10)
+    assert not is_amiss(10, 10)
+    assert not is_amiss(None, 10)
+    assert is_amiss(11, 10)
+    assert is_amiss("fresh", 10)
+    assert is_amiss("foreign", 10)
 
 
 @pytest.mark.parametrize(
