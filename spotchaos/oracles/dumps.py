@@ -40,6 +40,8 @@ _INFINITE: dict[str, int] = {
     # This format has no infinity: only all ones is not a number.
     "float8_e4m3fn": 0x7E,
 }
+# Bytes of each side that are in memory at once: what a core's own cache holds.
+_PIECE = 256 << 10
 _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -61,10 +63,18 @@ class _Tensor:
     def elements(self) -> int:
         return math.prod(self.shape)
 
-    def raw(self) -> bytes:
-        with self.path.open("rb") as file:
+    def pieces(self, size: int) -> Iterator[bytearray]:
+        """Yield its bytes in order, `size` at a time, in one buffer that is used again."""
+        buffer = bytearray(min(size, self.length))
+        with self.path.open("rb", buffering=0) as file:
             file.seek(self.offset)
-            return file.read(self.length)
+            for at in range(0, self.length, size):
+                if self.length - at < size:
+                    buffer = buffer[: self.length - at]
+                got = file.readinto(buffer)
+                if got != len(buffer):
+                    raise ValueError(f"{self.path.name!r} ends too early")
+                yield buffer
 
 
 _Key = tuple[int, int, str]  # place of the component, rank, name
@@ -144,27 +154,36 @@ def _tensors(file: Path, index: Mapping[str, Any], component: str) -> Iterator[_
 
 
 def _compare(ours: _Tensor, theirs: _Tensor) -> tuple[int, int | None] | None:
-    left, right = ours.raw(), theirs.raw()
-    if left == right:
-        return None
+    """Return how many elements differ and by how much; None if none does."""
     count = max(1, ours.elements)
-    if len(left) != len(right) or len(left) % count:
+    if ours.length != theirs.length or ours.length % count:
         return count, None
-    width = len(left) // count
-    if width not in _UNSIGNED:
-        pairs = zip(_split(left, width), _split(right, width), strict=True)
-        return sum(a != b for a, b in pairs), None
-    bits = np.dtype(_UNSIGNED[width]).newbyteorder("<")
-    a, b = np.frombuffer(left, bits), np.frombuffer(right, bits)
-    unequal = a != b
-    number = int(np.count_nonzero(unequal))
-    if ours.dtype not in _INFINITE:
-        return number, None
-    return number, ulp_distance(a[unequal], b[unequal], dtype=ours.dtype)
+    width = ours.length // count
+    size = max(1, _PIECE // max(1, width)) * max(1, width)
+    number, furthest, is_known = 0, 0, width in _UNSIGNED and ours.dtype in _INFINITE
+    for left, right in zip(ours.pieces(size), theirs.pieces(size), strict=True):
+        if left == right:
+            continue
+        if ours.length % count:
+            return count, None  # elements of packed bits
+        if width not in _UNSIGNED:
+            pairs = zip(_split(left, width), _split(right, width), strict=True)
+            number += sum(a != b for a, b in pairs)
+            continue
+        bits = np.dtype(_UNSIGNED[width]).newbyteorder("<")
+        a, b = np.frombuffer(left, bits), np.frombuffer(right, bits)
+        unequal = a != b
+        number += int(np.count_nonzero(unequal))
+        if is_known:
+            distance = ulp_distance(a[unequal], b[unequal], dtype=ours.dtype)
+            is_known = distance is not None
+            furthest = max(furthest, distance or 0)
+    return (number, furthest if is_known else None) if number else None
 
 
-def _split(raw: bytes, width: int) -> Iterator[bytes]:
-    return (raw[i : i + width] for i in range(0, len(raw), width))
+def _split(raw: bytearray, width: int) -> Iterator[bytes]:
+    whole = bytes(raw)
+    return (whole[i : i + width] for i in range(0, len(whole), width))
 
 
 def ulp_distance(a: npt.NDArray[Any], b: npt.NDArray[Any], *, dtype: str) -> int | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from spotchaos.oracles import dumps
 from spotchaos.oracles.dumps import compare_dumps, ulp_distance
 
 NUMPY = {
@@ -68,6 +69,20 @@ def test_the_first_tensor_that_differs_is_named_with_count_and_distance(tmp_path
     }
     found = pair(tmp_path, "gradients", ours, theirs, dtype="float64")
     assert found == ("0.bias", 2, 2)
+
+
+@given(data=st.data(), piece=st.integers(1, 70))
+def test_a_tensor_that_is_read_in_pieces_is_the_same_tensor(
+    tmp_path_factory, data, piece
+):
+    floats = st.floats(-8, 8, width=32)
+    ours = data.draw(st.lists(floats, min_size=1, max_size=30))
+    theirs = data.draw(st.lists(floats, min_size=len(ours), max_size=len(ours)))
+    folder = tmp_path_factory.mktemp("pieces")
+    whole = pair(folder, "weights", {"w": ours}, {"w": theirs})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dumps, "_PIECE", piece)
+        assert compare_dumps(folder / "a", folder / "b") == whole
 
 
 def test_tensors_are_matched_by_name_and_not_by_position(tmp_path):
