@@ -25,7 +25,7 @@ from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
-from spotchaos.model import Attempt, Ended, RankTrace
+from spotchaos.model import Attempt, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.trial import Stage, run_attempt
 
@@ -154,7 +154,16 @@ def recall(
         view.close()
         return None
     stage = replace(stage, finished_view=view, finished_attempt=attempt)
-    ground = Groundwork(stage=stage, cpu_s=attempt.cpu_s, **entry.ground)
+    kept = dict(entry.ground)
+    kept["notes"] = (
+        *(n for n in kept["notes"] if n.name != "cached-baseline"),
+        Note(
+            "cached-baseline",
+            "the baselines are those of an earlier campaign, which one run of now equals;"
+            " --no-cache runs them again",
+        ),
+    )
+    ground = Groundwork(stage=stage, cpu_s=attempt.cpu_s, **kept)
     tell(BaselineDone(ground.baseline, ground.notes))
     return ground
 

@@ -138,6 +138,8 @@ NOTES: dict[str, str] = {
     "kill-point-dropped": "a drawn kill point was not reached and dropped off the plan",
     "observer": "the light run was compared with the full one",
     "no-save-explored": "the recorded run saved nothing that could be explored",
+    "cached-baseline": "the baselines of an earlier campaign were used, and one run of now"
+    " equals them",
     "cold-path": "every attempt was a fresh process, and why",
     "counted-otherwise": "steps were counted in another way than by optimizer steps",
     "notice-played": "how a provider's notice was played, and at which time scale",
