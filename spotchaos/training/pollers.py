@@ -16,19 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.errors import SpotchaosError
-
-if TYPE_CHECKING:
-    import requests
+from spotchaos.training.kept_connection import Answer, KeptConnection, PollError
 
 TIMEOUT_S = 2.0
-
-
-class PollError(SpotchaosError):
-    """The metadata service did not answer, or not as its contract says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +56,6 @@ class Acknowledging(Protocol):
         ...
 
 
-class _Http:
-    """One kept connection that ignores proxies, since these addresses are link-local."""
-
-    def __init__(self, base_url: str, timeout_s: float) -> None:
-        self.base_url = base_url.rstrip("/")
-        self._timeout_s = timeout_s
-        self._session: requests.Session | None = None
-
-    def __call__(
-        self, method: str, path: str, *, headers: Mapping[str, str],
-        timeout_s: float | None = None, **more: Any,
-    ) -> requests.Response:  # fmt: skip
-        import requests  # here, so that a program without a notice never pays for it
-
-        if self._session is None:
-            self._session = requests.Session()
-            self._session.trust_env = False
-        try:
-            return self._session.request(
-                method, self.base_url + path, headers=dict(headers),
-                timeout=timeout_s or self._timeout_s, allow_redirects=False, **more,
-            )  # fmt: skip
-        except (requests.RequestException, OSError) as error:
-            self._session = None  # a connection in an unknown state is not used again
-            raise PollError(f"{method} {path}: {type(error).__name__}") from error
-
-
 class AwsPoller:
     """EC2: `spot/instance-action` is the order, `rebalance` the advice.
 
@@ -117,7 +83,7 @@ class AwsPoller:
         self.hang_s = 0.0
         self._clock = clock or SystemClock()
         url = base_url or os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
-        self._http = _Http(url or "http://169.254.169.254", timeout_s)
+        self._http = KeptConnection(url or "http://169.254.169.254", timeout_s)
         self._token: str | None = None
         self._renew_at_s = 0.0
 
@@ -147,15 +113,14 @@ class AwsPoller:
 
     def _get(self, path: str) -> str | None:
         response = self._http("GET", path, headers=self._token_header())
-        if response.status_code == 401:  # the token ran out, or was needed after all
+        if response.status == 401:  # the token ran out, or was needed after all
             self._token, self._renew_at_s = None, 0.0
             response = self._http("GET", path, headers=self._token_header())
-        if response.status_code == 404:
+        if response.status == 404:
             return None
-        if response.status_code != 200:
-            raise PollError(f"GET {path}: status {response.status_code}")
-        text: str = response.text
-        return text
+        if response.status != 200:
+            raise PollError(f"GET {path}: status {response.status}")
+        return response.text
 
     def _token_header(self) -> dict[str, str]:
         now_s = self._clock.monotonic()
@@ -172,7 +137,7 @@ class AwsPoller:
                 )  # fmt: skip
             except PollError:
                 response = None
-            if response is not None and response.status_code == 200:
+            if response is not None and response.status == 200:
                 life_s = float(
                     response.headers.get(
                         "X-aws-ec2-metadata-token-ttl-seconds", self.TOKEN_LIFE_S
@@ -209,7 +174,7 @@ class GcpPoller:
         self.period_s = 1.0  # the waiting is the server's
         self._clock = clock or SystemClock()
         host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
-        self._http = _Http(base_url or f"http://{host}", timeout_s)
+        self._http = KeptConnection(base_url or f"http://{host}", timeout_s)
         self.hang_s = hang_s
         self._timeout_s = timeout_s
         self._etag = "0"
@@ -221,10 +186,10 @@ class GcpPoller:
             timeout_s=self.hang_s + self._timeout_s,
             params=self._waiting(),
         )  # fmt: skip
-        if response.status_code == 404:
+        if response.status == 404:
             return None
-        if response.status_code != 200:
-            raise PollError(f"GET {path}: status {response.status_code}")
+        if response.status != 200:
+            raise PollError(f"GET {path}: status {response.status}")
         if response.headers.get("Metadata-Flavor") != "Google":
             raise PollError("whoever answered is not Google's metadata server")
         self._etag = response.headers.get("ETag", "0")
@@ -270,7 +235,7 @@ class AzurePoller:
         self.period_s = 1.0
         self.hang_s = 0.0
         self._clock = clock or SystemClock()
-        self._http = _Http(base_url or "http://169.254.169.254", timeout_s)
+        self._http = KeptConnection(base_url or "http://169.254.169.254", timeout_s)
         self._name = name
         self.acknowledge = acknowledge
         self._event_id: str | None = None
@@ -278,7 +243,7 @@ class AzurePoller:
     def ask(self) -> Sighting | None:
         response = self._request("GET")
         try:
-            events = response.json()["Events"]
+            events = json.loads(response.text)["Events"]
             ours = [event for event in events if self._is_ours(event)]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise PollError("scheduledevents is not as documented") from None
@@ -301,13 +266,17 @@ class AzurePoller:
             return False
         return self._name is None or self._name in event.get("Resources", [])
 
-    def _request(self, method: str, body: Any = None) -> requests.Response:
+    def _request(self, method: str, body: Any = None) -> Answer:
+        headers = {"Metadata": "true"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         response = self._http(
-            method, self.PATH, headers={"Metadata": "true"},
-            params={"api-version": self.VERSION}, json=body,
+            method, self.PATH, headers=headers,
+            params={"api-version": self.VERSION},
+            body=None if body is None else json.dumps(body),
         )  # fmt: skip
-        if response.status_code != 200:
-            raise PollError(f"{method} {self.PATH}: status {response.status_code}")
+        if response.status != 200:
+            raise PollError(f"{method} {self.PATH}: status {response.status}")
         return response
 
 
@@ -333,22 +302,22 @@ class AlibabaPoller:
         self.period_s = 5.0
         self.hang_s = 0.0
         self._clock = clock or SystemClock()
-        self._http = _Http(base_url or "http://100.100.100.200", timeout_s)
+        self._http = KeptConnection(base_url or "http://100.100.100.200", timeout_s)
         self._headers: dict[str, str] = {}
 
     def ask(self) -> Sighting | None:
         response = self._http("GET", self.PATH, headers=self._headers)
-        if response.status_code in (401, 403):
+        if response.status in (401, 403):
             life = {"X-aliyun-ecs-metadata-token-ttl-seconds": str(self.TOKEN_LIFE_S)}
             token = self._http("PUT", "/latest/api/token", headers=life)
-            if token.status_code != 200:
-                raise PollError(f"PUT /latest/api/token: status {token.status_code}")
+            if token.status != 200:
+                raise PollError(f"PUT /latest/api/token: status {token.status}")
             self._headers = {"X-aliyun-ecs-metadata-token": token.text}
             response = self._http("GET", self.PATH, headers=self._headers)
-        if response.status_code == 404 or not response.text.strip():
+        if response.status == 404 or not response.text.strip():
             return None
-        if response.status_code != 200:
-            raise PollError(f"GET {self.PATH}: status {response.status_code}")
+        if response.status != 200:
+            raise PollError(f"GET {self.PATH}: status {response.status}")
         deadline = _moment(response.text.strip())
         if deadline is None or deadline < self._clock.now():
             return None

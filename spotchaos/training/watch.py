@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.training.pollers import Acknowledging, Poller, PollError, Sighting
+from spotchaos.training.kept_connection import PollError
+from spotchaos.training.pollers import Acknowledging, Poller, Sighting
 
 log = logging.getLogger(__name__)
 

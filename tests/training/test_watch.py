@@ -4,6 +4,7 @@ import http.server
 import json
 import os
 import signal
+import socketserver
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -196,8 +197,39 @@ def test_a_service_that_never_answers_costs_its_time_out(service):
 
 
 def test_nobody_there_is_an_error(service):
-    with pytest.raises(PollError, match="ConnectionError"):
+    with pytest.raises(PollError, match="ConnectionRefusedError"):
         AlibabaPoller("http://127.0.0.1:9").ask()
+
+
+def test_a_connection_that_the_server_closed_between_polls_is_made_anew():
+    class Closing(socketserver.BaseRequestHandler):
+        """Answers once as if it kept the connection, and closes it without a word."""
+
+        def handle(self):
+            while b"\r\n\r\n" not in self.request.recv(4096):
+                pass
+            self.server.served += 1
+            self.request.sendall(b"HTTP/1.1 404 Gone\r\nContent-Length: 0\r\n\r\n")
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Closing) as server:
+        server.served = 0
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            poller = AlibabaPoller(f"http://127.0.0.1:{server.server_address[1]}")
+            assert [poller.ask() for _ in range(3)] == [None] * 3
+        finally:
+            server.shutdown()
+            thread.join()
+    assert server.served == 3
+
+
+def test_a_server_that_closes_without_an_answer_is_asked_at_most_twice(service):
+    service.answers[ACTION] = lambda method, headers: None
+    poller = AwsPoller(service.url)
+    with pytest.raises(PollError, match="RemoteDisconnected"):
+        poller.ask()
+    assert [entry[1] for entry in service.log].count(ACTION) <= 2
 
 
 def test_the_documented_variables_redirect_the_pollers(service, monkeypatch):
