@@ -145,16 +145,18 @@ class Exploration(Campaign):
         )
         try:
             self.tell(PhaseStarted("recorded run"))
+            if recorder.is_large:
+                self._spare_the_disk(ground)
             record = recorder.run()
             self._drawing.left_out += recorder.left_out
             if self._only is not None:
                 self._resume_only(ground, resumes, record, *self._only)
                 return
-            if recorder.is_large:
-                self._spare_the_disk(ground)
             writer = self._writer(ground, record)
             size = ground.baseline.world_size
             cases = self._drawing.of_run(record, writer, world_size=size)
+            if recorder.is_large:
+                writer.settle([case.state.layout for case in cases])
             self._resume_all(ground, resumes, cases)
             self._doubt_early_ranks(resumes, RealKills(self._starter, record))
             self._explore_resumes(ground, recorder, resumes, record)

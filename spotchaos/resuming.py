@@ -116,9 +116,12 @@ class Resumes:
     def cold(self, case: Case, token: StateToken, name: str) -> Result:
         """Resume once more, in fresh processes.
 
-        Unobserved: to see a fresh process look for its modules would take long.
+        Unobserved: to see a fresh process look for its modules would take long. Where a
+        state is large it is supervised all the same, so that it need not be copied.
         """
-        attempt, _ = self._once(self._starter.cold, case, name, files=None)
+        large = self._files is not None and case.writer.is_large(case.state.layout)
+        files = FileOrders() if large else None
+        attempt, _ = self._once(self._starter.cold, case, name, files=files)
         return self._judged_at(case, token, attempt, was_run=True)
 
     def _once(

@@ -7,6 +7,7 @@ every rename. Nothing here touches a disk but the reading of recorded bytes.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,6 +68,15 @@ class DataStep(NamedTuple):
     edit: Edit
 
 
+class _Moved(NamedTuple):
+    """Recorded bytes that a file of ours holds instead of the recording."""
+
+    start: int
+    end: int
+    place: Path
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class Content:
     """The bytes of one file: its extents, gap-free from 0."""
@@ -124,6 +134,7 @@ class History:
         self._extents: dict[tuple[Edit, ...], Content] = {}
         self._same: dict[Content, Content] = {}
         self._digests: dict[Content, str] = {}
+        self._moved: list[_Moved] = []
         self._kinds[_ROOT] = ("dir", None, None)
         self._aliases: dict[int, int] = {}
         for entry in log.start:
@@ -233,15 +244,54 @@ class History:
             state.update(f"{path}\0{kind}\0{what}\0".encode("utf-8", "surrogateescape"))
         return state.hexdigest()
 
+    def move_out(self, content: Content, place: Path) -> bool:
+        """Let a new file hold the recorded bytes of `content`, and free the recording's.
+
+        Returns:
+            Whether it was done: bytes that another file holds stay there.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        parts = [one for one in content.extents if one.source == "data"]
+        if self.log.data is None or any(self._overlaps(one) for one in parts):
+            return False
+        with place.open("xb") as file, self.log.data.open("rb+") as data:
+            for start, end, source, offset in content.extents:
+                for at in range(start, end, _STRIDE) if source else ():
+                    length = min(_STRIDE, end - at)
+                    file.seek(at)
+                    file.write(self._piece(source, offset + at - start, length))
+                    if source == "data":
+                        file.flush()
+                        _punch(data.fileno(), offset + at - start, length)
+            file.truncate(content.size)
+        self._moved += [
+            _Moved(one.offset, one.offset + one.end - one.start, place, one.start)
+            for one in parts
+        ]
+        return True
+
+    def _overlaps(self, extent: Extent) -> bool:
+        end = extent.offset + extent.end - extent.start
+        return any(one.start < end and extent.offset < one.end for one in self._moved)
+
     def _piece(self, source: str, offset: int, length: int) -> bytes:
         if not source:
             return bytes(length)
         if source == "data":
-            return bytes(self._blob[offset : offset + length])
+            return self._recorded(offset, length)
         path = (self._start_folder or Path()) / source.removeprefix("/")
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+        return _read(path, offset, length)
+
+    def _recorded(self, offset: int, length: int) -> bytes:
+        for one in self._moved:
+            start, end = max(offset, one.start), min(offset + length, one.end)
+            if start < end:
+                before = self._recorded(offset, start - offset)
+                inside = _read(one.place, one.offset + start - one.start, end - start)
+                return before + inside + self._recorded(end, offset + length - end)
+        return bytes(self._blob[offset : offset + length])
 
     @functools.cached_property
     def _blob(self) -> mmap.mmap | bytes:
@@ -362,6 +412,19 @@ class History:
                 return None
             node = (self._table if table is None else table).get((node, name))
         return node
+
+
+def _read(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _punch(fd: int, offset: int, length: int) -> None:
+    """Give the blocks of a range back; where that is not offered they stay."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    mode = _PUNCH | _KEEP
+    libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
 
 
 def apply(content: Content, edit: Edit) -> Content:

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class Materialiser:
         self._history = history
         self._blobs = blobs
         self._kept: dict[Content, Path] = {}
+        self._settled: dict[Content, Path] = {}  # these stay: the bytes are only here
         self._named = 0
         self._reflinks = True
         self._lock = threading.Lock()
@@ -48,6 +49,22 @@ class Materialiser:
             thing.content is not None and thing.content.size >= SMALL_BYTES
             for thing in layout.things.values()
         )
+
+    def settle(self, layouts: Iterable[Layout]) -> None:
+        """Move recorded bytes into blobs, so that they are not on the disk twice.
+
+        Whole files go first: what is torn of one shares its bytes, and is copied.
+        """
+        contents = {
+            thing.content: None
+            for layout in layouts
+            for thing in layout.things.values()
+            if thing.content is not None and thing.content.size >= SMALL_BYTES
+        }
+        for content in sorted(contents, key=lambda one: -one.size):
+            place = self._new_blob()
+            if place is not None and self._history.move_out(content, place):
+                self._settled[content] = place
 
     def write(
         self, layout: Layout, target: Path, *, merge: bool = False, links: bool = False
@@ -93,7 +110,7 @@ class Materialiser:
             self._copy(content, place)
         elif links or self._reflinks:
             with self._lock:
-                blob = self._blob(content, self._blobs)
+                blob = self._blob(content)
                 if links:
                     place.hardlink_to(blob)
                     return  # its mode is the blob's: they are one file
@@ -118,12 +135,21 @@ class Materialiser:
                     file.write(part)
             file.truncate(content.size)
 
-    def _blob(self, content: Content, blobs: Path) -> Path:
+    def _new_blob(self) -> Path | None:
+        if self._blobs is None:
+            return None
+        self._named += 1
+        return self._blobs / f"{self._named:06d}"
+
+    def _blob(self, content: Content) -> Path:
+        settled = self._settled.get(content)
+        if settled is not None:
+            return settled
         blob = self._kept.pop(content, None)
         if blob is None:
             self._make_room(content.size)
-            self._named += 1
-            blob = blobs / f"{self._named:06d}"
+            blob = self._new_blob()
+            assert blob is not None  # it is only asked for where there is a folder
             self._copy(content, blob)
         self._kept[content] = blob  # as the one that was used last
         return blob

@@ -1,10 +1,12 @@
 """Replaying a log gives what a plain model of a folder gives, whatever the ops."""
 
+from dataclasses import replace
+
 from hypothesis import given, strategies as st
 
 from spotchaos.persistence import materialise, oplog
 from spotchaos.persistence.crash_states import build, enumerate_states
-from spotchaos.persistence.history import Content, Edit, apply
+from spotchaos.persistence.history import Content, Edit, History, apply
 from spotchaos.persistence.materialise import Materialiser, expected, observed
 from spotchaos.persistence.models import KILL, MODELS
 from spotchaos.persistence.tokens import StateToken
@@ -200,3 +202,30 @@ def test_blobs_that_are_not_used_any_more_make_room(scribe, tmp_path, monkeypatc
         assert observed(tmp_path / f"s{number}") == expected(history, layout)
         assert sum(blob.stat().st_size for blob in blobs.iterdir()) <= 3_500_000
     assert writer.is_large(layout)
+
+
+def test_settled_bytes_are_on_the_disk_once_and_read_as_before(make_scribe, tmp_path):
+    scribe = make_scribe()
+    scribe.creat("a")
+    for part in range(4):
+        scribe.write("a", bytes([part]) * 700_000, part * 700_000)
+    scribe.trunc("a")
+    last = scribe.write("a", b"z" * 1_500_000)
+    log = scribe.history().log
+    data = tmp_path / "data"
+    data.write_bytes(log.blob)
+    history = History(replace(log, data=data))
+    states = [StateToken(letter="K", number=n) for n in range(3, last + 2)]
+    layouts = [build(history, token) for token in states]
+    before = [expected(history, layout) for layout in layouts]
+    allocated = data.stat().st_blocks
+    (tmp_path / "blobs").mkdir()
+    writer = Materialiser(history, tmp_path / "blobs")
+    writer.settle(layouts)
+    again = History(replace(log, data=data))  # what the recording itself still holds
+    assert data.stat().st_blocks < allocated // 4
+    assert expected(again, layouts[-1]) != before[-1]
+    for number, (layout, was) in enumerate(zip(layouts, before, strict=True)):
+        assert expected(history, layout) == was
+        writer.write(layout, tmp_path / f"s{number}", links=True)
+        assert observed(tmp_path / f"s{number}") == was
