@@ -276,6 +276,8 @@ class Divergence:
     tensor: str | None = None
     elements: int | None = None
     max_ulp: int | None = None
+    # How far the weights lie apart from there on: step, elements that differ, ULP.
+    curve: tuple[tuple[int, int, int | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,19 @@ from pathlib import Path
 from spotchaos.baseline import Groundwork
 from spotchaos.errors import SpotchaosError
 from spotchaos.model import Attempt, Divergence, Judgement, Resume, Trial
-from spotchaos.oracles.divergence import compare_dumps, with_measured
+from spotchaos.oracles.divergence import with_measured
+from spotchaos.oracles.dumps import compare_dumps, distance
 from spotchaos.plan import Plan
 from spotchaos.trial import run_attempt
 
 # Components whose tensors can be dumped, in the order in which a reader wants them.
 DUMPED = ("weights", "buffers", "optimizer", "batch", "gradients", "loss", "averages")
+# Steps after the first difference at which the weights are compared as well, as long as
+# they have no more than so many bytes.
+LATER = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+MOST_BYTES = 32 << 20
+
+Curve = tuple[tuple[int, int, int | None], ...]
 
 
 class Pinpointer:
@@ -54,8 +61,10 @@ class Pinpointer:
                 return judgement
             if found is None:
                 return judgement
-            tensor, elements, ulp = found
-            marked = replace(divergence, tensor=tensor, elements=elements, max_ulp=ulp)
+            (tensor, elements, ulp), curve = found
+            marked = replace(
+                divergence, tensor=tensor, elements=elements, max_ulp=ulp, curve=curve
+            )
             return with_measured(judgement, marked, attempt=resume.attempt)
         return judgement
 
@@ -69,28 +78,64 @@ class Pinpointer:
 
     def _replay(
         self, plan: Plan, resume: Resume, divergence: Divergence, wanted: list[str]
-    ) -> tuple[str, int, int | None] | None:
-        """Run both sides to the step, and compare what they dumped."""
+    ) -> tuple[tuple[str, int, int | None], Curve] | None:
+        """Run both sides to the end, and compare what they dumped."""
         assert resume.joined is not None
-        rank = divergence.rank
+        joined, step, rank = resume.joined, divergence.step, divergence.rank
+        horizon = self._ground.landscape.horizon
+        curve = sorted({min(step + n, horizon) for n in LATER})
         with (
-            self._dumped(Plan(()), 1, divergence.step, wanted, rank) as expected,
+            self._dumped(Plan(()), 1, step, wanted, curve, rank) as expected,
             self._dumped(
-                plan, resume.attempt, divergence.step - resume.joined, wanted, rank
+                plan,
+                resume.attempt,
+                step - joined,
+                wanted,
+                [later - joined for later in curve],
+                rank,
             ) as actual,
         ):
             for component in wanted:
-                if component in expected and component in actual:
-                    found = compare_dumps(expected[component], actual[component])
-                    if found is not None:
-                        return found
+                ours = expected.get((component, step))
+                theirs = actual.get((component, step - joined))
+                if ours is None or theirs is None:
+                    continue
+                found = compare_dumps(ours, theirs)
+                if found is not None:
+                    pairs = (
+                        (
+                            later,
+                            expected.get(("weights", later)),
+                            actual.get(("weights", later - joined)),
+                        )
+                        for later in curve
+                    )
+                    return found, tuple(
+                        (later, *distance(a, b)) for later, a, b in pairs if a and b
+                    )
         return None
 
     @contextmanager
     def _dumped(
-        self, plan: Plan, attempt: int, step: int, wanted: list[str], rank: int
-    ) -> Iterator[dict[str, Path]]:
-        """Carry out `plan` up to `attempt`, which dumps; yield component -> index file."""
+        self,
+        plan: Plan,
+        attempt: int,
+        step: int,
+        wanted: list[str],
+        curve: list[int],
+        rank: int,
+    ) -> Iterator[dict[tuple[str, int], Path]]:
+        """Carry out `plan` up to `attempt`, which dumps.
+
+        Yields:
+            (component, step of this attempt) -> index file.
+        """
+        orders = {
+            "step": step,
+            "components": wanted,
+            "weights_at": curve,
+            "most_bytes": MOST_BYTES,
+        }
         stage = self._ground.stage
         with self._lock:
             self._views += 1
@@ -100,10 +145,13 @@ class Pinpointer:
             for number in range(1, attempt + 1):
                 last = number == attempt
                 point = None if last else plan.points[number - 1]
-                dump = {"dump": {"step": step, "components": wanted}} if last else None
+                dump = {"dump": orders} if last else None
                 done.append(run_attempt(stage, view, point, earlier=done, orders=dump))
             trace = done[-1].trace.ranks.get(rank)
             marks = trace.dumps if trace is not None else ()
-            yield {str(m["component"]): Path(str(m["file"])) for m in marks}
+            yield {
+                (str(m["component"]), int(str(m["step"]))): Path(str(m["file"]))
+                for m in marks
+            }
         finally:
             view.close()

@@ -110,6 +110,38 @@ def compare_dumps(expected: Path, found: Path) -> tuple[str, int, int | None] | 
     return None
 
 
+def distance(expected: Path, found: Path) -> tuple[int, int | None]:
+    """Return how many elements of two dumps differ in all, and the largest distance.
+
+    Args:
+        expected: folder (or one index) of the baseline's dump.
+        found: that of the attempt's.
+
+    Returns:
+        The count of unequal elements, and the largest distance in units in the last
+        place; None for the latter if it is unknown for any tensor.
+
+    Raises:
+        OSError: a dump cannot be read.
+        ValueError: an index is not what it should be.
+    """
+    ours, theirs = _index(expected), _index(found)
+    number, furthest, is_known = 0, 0, True
+    for key, tensor in ours.items():
+        other = theirs.get(key)
+        if other is None:
+            continue
+        if (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
+            number += max(tensor.elements, other.elements)
+            is_known = False
+            continue
+        unequal, ulp = _compare(tensor, other) or (0, 0)
+        number += unequal
+        is_known = is_known and ulp is not None
+        furthest = max(furthest, ulp or 0)
+    return number, furthest if is_known else None
+
+
 def _index(where: Path) -> Mapping[_Key, _Tensor]:
     """Read all indexes of a dump; tensors are matched by name, not by position."""
     files = [where] if where.is_file() else sorted(where.rglob("*.json"), key=_process)

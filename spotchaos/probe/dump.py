@@ -35,11 +35,11 @@ class Dumps:
 
     def wants(self, step: int, component: str) -> bool:
         wanted = SESSION.orders["dump"]
-        return bool(
-            wanted
-            and wanted.get("step") == step
-            and component in wanted.get("components", ())
-        )
+        if not wanted:
+            return False
+        if component == "weights" and step in wanted.get("weights_at", ()):
+            return True
+        return wanted.get("step") == step and component in wanted.get("components", ())
 
     def write_state(self, step: int) -> None:
         """Write the components of the state of `step` that are wanted."""
@@ -47,7 +47,7 @@ class Dumps:
             return
         named = components.weights()
         names = {id(p): name for name, p in named}
-        if self.wants(step, "weights"):
+        if self.wants(step, "weights") and not self._is_too_much(step, named):
             self._write(step, "weights", named)
         if self.wants(step, "buffers"):
             self._write(step, "buffers", STRUCTURE.buffers())
@@ -61,6 +61,14 @@ class Dumps:
                 if is_tensor(value)
             ]
             self._write(step, "optimizer", tensors)
+
+    def _is_too_much(self, step: int, named: list[tuple[str, Any]]) -> bool:
+        """Tell whether weights that only make a curve are too many to write."""
+        wanted = SESSION.orders["dump"]
+        if wanted.get("step") == step and "weights" in wanted.get("components", ()):
+            return False
+        size = sum(p.numel() * p.element_size() for _, p in named)
+        return bool(size > wanted.get("most_bytes", 0))
 
     def write(self, step: int, component: str, tensors: list[tuple[str, Any]]) -> None:
         """Write a component of what `step` consumes and makes, if it is wanted.

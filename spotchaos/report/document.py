@@ -168,6 +168,10 @@ def attempt_entry(
             "tensor": parted.tensor,
             "elements": parted.elements,
             "max_ulp": parted.max_ulp,
+            "curve": [
+                {"step": step, "elements": elements, "max_ulp": ulp}
+                for step, elements, ulp in parted.curve
+            ],
         }
     return found
 

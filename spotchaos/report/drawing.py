@@ -127,6 +127,32 @@ def differences(series: Mapping[str, Points]) -> Markup:
     )
 
 
+def weights_apart(trials: Sequence[Mapping[str, Any]]) -> Markup:
+    """Draw how far the weights of resumed attempts lie from the baseline's, in bits.
+
+    The distance is the largest in units in the last place, shown as its logarithm to
+    the base of 2: so many of the last bits are wrong.
+    """
+    curves: dict[str, list[list[float]]] = {}
+    for trial in trials:
+        for attempt in trial.get("attempts", ()):
+            points = [
+                [p["step"], math.log2(1 + p["max_ulp"])]
+                for p in (attempt.get("divergence") or {}).get("curve") or ()
+                if is_number(p.get("max_ulp"))
+            ]
+            if points and len(curves) < MOST_SERIES:
+                curves[f"{trial['number']}.{attempt['number']}"] = points
+    if not curves:
+        return Markup()
+    return _plot(
+        curves,
+        label="Largest distance of a weight from the baseline's in bits,"
+        f" {len(curves)} attempts",
+        unit="bits",
+    )
+
+
 def kill_strip(trials: Sequence[Mapping[str, Any]], steps: int) -> Markup:
     """Draw where in the run each interruption landed, coloured by its trial's verdict."""
     parts = [

@@ -44,6 +44,7 @@ def render(document: Mapping[str, Any]) -> str:
         losses=drawing.losses(loss),
         curves=[drawing.curve_name(n) for n in list(loss)[: drawing.MOST_SERIES + 1]],
         differences=drawing.differences(loss),
+        weights=drawing.weights_apart(trials),
         remarks=gate_remarks(document),
         states=crash_states.counted(document),
         map=crash_map(document.get("classes") or ()),

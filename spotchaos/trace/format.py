@@ -70,7 +70,9 @@ ORDERS: dict[str, Any] = {
     "deterministic": False,
     "threads": 1,
     "algorithm": None,  # "xxh3_128" or "torch_int64"; None: the best there is
-    "dump": None,  # {"step": K, "components": [...]}: write these tensors there
+    # {"step": K, "components": [...]}: write these tensors there, and the weights
+    # of the steps "weights_at" if they have no more than "most_bytes".
+    "dump": None,
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
     "modules": False,  # `bye` names every imported module, for a zygote to preload
     "frames": None,  # path of a table: note there which line of the program is at work

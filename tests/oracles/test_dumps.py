@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from spotchaos.oracles import dumps
-from spotchaos.oracles.dumps import compare_dumps, ulp_distance
+from spotchaos.oracles.dumps import compare_dumps, distance, ulp_distance
 
 NUMPY = {
     "float64": "<f8",
@@ -83,6 +83,21 @@ def test_a_tensor_that_is_read_in_pieces_is_the_same_tensor(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dumps, "_PIECE", piece)
         assert compare_dumps(folder / "a", folder / "b") == whole
+
+
+def test_a_distance_is_that_of_all_tensors_together(tmp_path):
+    up = math.nextafter
+    ours = {"a": [1.0, 2.0], "b": [3.0], "c": [5.0]}
+    theirs = {"a": [up(1.0, 2), 2.0], "b": [up(up(3.0, 4), 4)], "c": [5.0]}
+    pair(tmp_path, "weights", ours, theirs, dtype="float64")
+    assert distance(tmp_path / "a", tmp_path / "b") == (2, 2)
+    assert distance(tmp_path / "a", tmp_path / "a") == (0, 0)
+
+
+def test_a_distance_is_unknown_beside_a_tensor_that_has_none(tmp_path):
+    ours, theirs = {"a": [1.0], "b": [1.0, 2.0]}, {"a": [2.0], "b": [math.nan, 2.0]}
+    pair(tmp_path, "weights", ours, theirs)
+    assert distance(tmp_path / "a", tmp_path / "b") == (2, None)
 
 
 def test_tensors_are_matched_by_name_and_not_by_position(tmp_path):

@@ -58,6 +58,11 @@ def test_an_attempt_tells_where_it_joined_and_what_was_restored(document):
     assert attempt["restored"]["0"]["rng.torch"] == "fresh"
     assert attempt["restored"]["0"]["batch"] == "fresh"
     assert attempt["divergence"]["max_ulp"] == 3
+    assert attempt["divergence"]["curve"][1] == {
+        "step": 12,
+        "elements": 40,
+        "max_ulp": 1023,
+    }
 
 
 def test_a_trial_without_a_token_gets_the_one_of_its_plan(outcomes):

@@ -2,7 +2,7 @@
 
 import re
 
-from spotchaos.report import grace, html
+from spotchaos.report import drawing, grace, html
 
 
 def told(trial=1, *, what="signal", saved=None, end="reclaim"):
@@ -48,6 +48,25 @@ def test_the_window_of_a_provider_is_its_own_compressed():
     assert "notice of 4.00 s (aws: 120 cloud seconds): saved 0.75 s" in grace.draw(
         [trial]
     )
+
+
+def test_the_weights_part_by_so_many_bits():
+    curve = [
+        {"step": 11, "elements": 1, "max_ulp": 0},
+        {"step": 12, "elements": 40, "max_ulp": 1023},
+        {"step": 13, "elements": 64, "max_ulp": None},
+    ]
+    trial = {"number": 3, "attempts": [{"number": 2, "divergence": {"curve": curve}}]}
+    drawn = drawing.weights_apart([trial])
+    assert "in bits, 1 attempts" in drawn
+    (points,) = re.findall('points="([^"]*)"', drawn)
+    assert len(points.split()) == 2  # none for a distance that is not known
+    assert ">10<" in drawn
+    assert ">trial 3, attempt 2<" in drawn
+
+
+def test_weights_that_nobody_compared_are_not_drawn():
+    assert drawing.weights_apart([{"number": 1, "attempts": [{"number": 1}]}]) == ""
 
 
 def a_class(**changed):
