@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from spotchaos import __version__, cache
-from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
+from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay, unlike
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.course import DEFAULT_GRACE_S
 from spotchaos.errors import HarnessError, SpotchaosError
@@ -36,7 +36,7 @@ from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
-from spotchaos.oracles import judge
+from spotchaos.oracles import judge, may_be_torn
 from spotchaos.plan import (
     Landscape,
     Plan,
@@ -48,12 +48,15 @@ from spotchaos.plan import (
 from spotchaos.settings import DEFAULT_KILL_AT, Settings
 from spotchaos.skipping import Skipper, prepare
 from spotchaos.tensors import Pinpointer
-from spotchaos.trial import check_asked, plan_of_faults, run_trial
+from spotchaos.trial import check_asked, plan_of_faults, run_attempt, run_trial
 
 # Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
 PATH_VARIABLE = "SPOTCHAOS_PATH"
 # What one attempt of a program on torch holds in memory by itself, at the least.
 LEAST_MEMORY_BYTES = 512 << 20
+
+# Rank -> step -> tensor -> its digest.
+AllTensors = Mapping[int, Mapping[int, Mapping[str, str]]]
 
 # Lays the groundwork of a campaign, or has laid it before; its owner cleans up after it.
 Layer = Callable[[Settings, Program, Tell], Groundwork]
@@ -115,6 +118,8 @@ class Campaign:
         self._zygote_lost: str | None = None
         self._not_run: list[Plan] = []
         self._found_grace: Found | None = None
+        self._tensors: AllTensors | None = None
+        self._tensors_lock = threading.Lock()
 
     def tell(self, event: Event) -> None:
         with self._lock:
@@ -335,23 +340,52 @@ class Campaign:
         moment = None if skipper is None else skipper.moment(plan)
         if skipper is None or moment is None:
             trial = self._run_plan(ground, plan, number)
-            return trial, judge_trial(self._settings, ground, trial, plan)
+            return trial, self._judged(ground, trial, plan)
         is_check = skipper.wants_check()
         try:
             trial = skipper.carry_out(plan, moment, number=number)
         except ZygoteGoneError:
             trial = self._run_plan(ground, plan, number)
-        judgement = judge_trial(self._settings, ground, trial, plan)
+        judgement = self._judged(ground, trial, plan)
         if not is_check:
             return trial, judgement
         real = self._run_plan(ground, plan, number)
-        said = judge_trial(self._settings, ground, real, plan)
+        said = self._judged(ground, real, plan)
         if _names(said) == _names(judgement):
             return real, said
         self._skips = False
         return real, _doubted(
             said, f"built from a recorded run it showed {sorted(_names(judgement))}"
         )
+
+    def _judged(self, ground: Groundwork, trial: Trial, plan: Plan) -> Judgement:
+        """Judge a trial; where whole components are of no step, tensor by tensor."""
+        said = judge_trial(self._settings, ground, trial, plan)
+        if not may_be_torn(said):
+            return said
+        tensors = self._tensors_of(ground)
+        baseline = replace(ground.baseline, tensors=tensors)
+        return judge_trial(
+            self._settings, replace(ground, baseline=baseline), trial, plan
+        )
+
+    def _tensors_of(self, ground: Groundwork) -> AllTensors:
+        """Run without interruption once more, for a digest of each tensor at each step."""
+        with self._tensors_lock:
+            if self._tensors is None:
+                self._tensors = {}
+                self.tell(PhaseStarted("baseline, tensor by tensor"))
+                view = ground.stage.new_view("tensors")
+                try:
+                    attempt = run_attempt(
+                        ground.stage, view, None, orders={"tensors": "all"}
+                    )
+                finally:
+                    view.close()
+                if unlike(ground.baseline.first, attempt) is None:
+                    ranks = attempt.trace.ranks.items()
+                    self._tensors = {rank: trace.tensors for rank, trace in ranks}
+            return self._tensors
 
     def _run_plan(self, ground: Groundwork, plan: Plan, number: int) -> Trial:
         """Carry out one plan, in fresh processes if the zygote is gone."""
@@ -378,7 +412,7 @@ class Campaign:
         name = f"trial {trial.number} fresh"
         self.tell(PhaseStarted(name, str(plan)))
         fresh = run_trial(stage, plan, number=trial.number, name=name)
-        said = judge_trial(self._settings, ground, fresh, plan)
+        said = self._judged(ground, fresh, plan)
         if new <= _names(said):
             message = f"a fresh process showed {', '.join(sorted(new))} as well"
             note = Note("confirmed-cold", message)

@@ -216,13 +216,26 @@ class Course:
 
     def _let_go(self) -> None:
         """Let everybody go on, up to the end of a grace window that counts in steps."""
-        steps = self._settings.grace_steps
         self._running.thaw()
-        if steps is None or self._surroundings.service is not None:
-            self._running.go_on()
-        else:
+        if self._counts_in_steps:
+            steps = self._settings.grace_steps or 0
             last = max(1, (self.signalled_step or 0) + steps)
             self._running.go_on(kill=f"step-end:{last}")
+        else:
+            self._running.go_on()
+
+    @property
+    def _counts_in_steps(self) -> bool:
+        """Whether the window ends at a step; a notice that is not yet out has its time."""
+        if self._settings.grace_steps is None:
+            return False
+        if self._surroundings.service is None:
+            return True
+        return (
+            self.notice_at_s is not None
+            and self.notice is not None
+            and self.notice.reclaimed
+        )
 
     def _reclaim(self) -> None:
         self._running.reclaim("all")
@@ -271,13 +284,6 @@ class Course:
                 self._reclaim()
                 return
 
-    def _has_ended(self, timeout_s: float) -> bool:
-        """Wait a while; let ranks that reach their own kill point go on."""
-        event = self._wait(timeout_s)
-        if isinstance(event, Halted):
-            self._running.go_on(event.rank)
-        return isinstance(event, Exited)
-
     # --- notices ---
 
     def _give_notice(self) -> None:
@@ -290,10 +296,11 @@ class Course:
         paused: set[Notice] = set()
         self._tell(told)
         self._let_go()
+        in_steps = self._counts_in_steps
         while True:
             now = self._clock.now()
             due = [n for n in service.notices if n.reclaim_at and now >= n.reclaim_at]
-            if any(n.follows is Follows.RECLAIM for n in due):
+            if not in_steps and any(n.follows is Follows.RECLAIM for n in due):
                 self._reclaim()
                 break
             for notice in due:
@@ -303,8 +310,17 @@ class Course:
                     self._running.freeze()
                     self._clock.sleep(FROZEN_S)
                     self._running.thaw()
-            if self._has_ended(LOOK_S):
+            event = self._wait(LOOK_S)
+            if isinstance(event, Exited):
                 break
+            if isinstance(event, Halted) and in_steps:
+                self._reclaim()
+                # That step is the deadline, however long it took to get there.
+                at_s = min(self.notice.deadline_at_s, self.reclaimed_at_s or 0.0)
+                self.notice = replace(self.notice, deadline_at_s=at_s)
+                break
+            if isinstance(event, Halted):
+                self._running.go_on(event.rank)
             self._tell(told)
             if self._remaining_s() <= 0:
                 self._hang()

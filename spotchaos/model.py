@@ -120,6 +120,8 @@ class RankTrace:
     exception: ProgramException | None = None
     said_bye: bool = False
     dumps: tuple[Mapping[str, Any], ...] = ()
+    # Step -> tensor -> its digest; only if asked for.
+    tensors: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
     pid: int = 0
     torch: str | None = None
@@ -351,6 +353,8 @@ class Baseline:
     not_compared: tuple[str, ...]
     patterns: tuple[str, ...]
     observer_effect: bool = False
+    # Rank -> step -> tensor -> its digest; only once a resume cannot be told without.
+    tensors: Mapping[int, Mapping[int, Mapping[str, str]]] = field(default_factory=dict)
 
     @property
     def first(self) -> Attempt:

@@ -2,5 +2,6 @@
 
 from spotchaos.oracles.judging import ORACLES, judge
 from spotchaos.oracles.repeatable import BaselineFacts, judge_baselines
+from spotchaos.oracles.torn import may_be_torn
 
-__all__ = ["ORACLES", "BaselineFacts", "judge", "judge_baselines"]
+__all__ = ["ORACLES", "BaselineFacts", "judge", "judge_baselines", "may_be_torn"]

@@ -28,6 +28,7 @@ from spotchaos.oracles.repeatable import judge_first_attempt
 from spotchaos.oracles.restored import judge_restored, note_restored
 from spotchaos.oracles.samples import judge_samples, ledger
 from spotchaos.oracles.storage import judge_storage
+from spotchaos.oracles.torn import judge_torn, without_consequences
 
 Oracle = Callable[[Case], Iterator[Finding]]
 
@@ -42,6 +43,7 @@ ORACLES: dict[str, Oracle] = {
     "divergence": judge_divergence,
     "storage": judge_storage,
     "leavings": judge_leavings,
+    "torn": judge_torn,
 }
 
 
@@ -93,7 +95,7 @@ def judge(
         resume_after_finish=resume_after_finish,
     )
     named = [finding for oracle in ORACLES.values() for finding in oracle(case)]
-    found = list(recast(named, case))
+    found = list(without_consequences(recast(named, case)))
     findings = _in_order(_settled(_without_skipped(found, trial)))
     return Judgement(
         verdict=_verdict(findings, promise),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.fingerprint import Digest
 from spotchaos.probe.structure import LIVING, STRUCTURE
-from spotchaos.probe.values import number_of, put
+from spotchaos.probe.values import is_tensor, number_of, put
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,25 @@ def sorted_digest(tensors: list[tuple[str, Any]]) -> str:
         digest.text(name)
         digest.tensor(tensor)
     return digest.hex()
+
+
+def tensor_digests() -> dict[str, str]:
+    """Return a digest of each tensor of weights and optimizer state, by its name."""
+    named = weights()
+    names = {id(parameter): name for name, parameter in named}
+    tensors = [(f"weights/{name}", parameter) for name, parameter in named]
+    tensors += [
+        (f"optimizer/{name}.{key}", value)
+        for name, state in optimizer_entries(names)
+        for key, value in state.items()
+        if is_tensor(value)
+    ]
+    found = {}
+    for name, tensor in tensors:
+        digest = Digest()
+        digest.tensor(tensor)
+        found[name] = digest.hex()
+    return found
 
 
 def weights() -> list[tuple[str, Any]]:

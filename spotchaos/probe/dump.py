@@ -43,6 +43,9 @@ class Dumps:
 
     def write_state(self, step: int) -> None:
         """Write the components of the state of `step` that are wanted."""
+        wanted = SESSION.orders["tensors"]
+        if wanted == "all" or (wanted == "first" and step == 0):
+            SESSION.mark("tensors", step=step, digests=components.tensor_digests())
         if not SESSION.orders["dump"]:
             return
         named = components.weights()

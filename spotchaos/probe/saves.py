@@ -35,6 +35,9 @@ class Saves:
         self._late: dict[str, None] = {}  # written after the save's end was announced
         self._reads: set[str] = set()
         self._loads = 0
+        self._step = 0  # at which the open save began
+        self._writers = 0  # that run now, in all threads
+        self._lock = threading.Lock()
         self._thread = threading.local()
 
     # --------------------------------------------------------------- saves
@@ -42,8 +45,12 @@ class Saves:
     @shield
     def begin(self, writer: str) -> None:
         """Note that a checkpoint is about to be written; may halt."""
-        if not SESSION.may_train() or self.is_open:
+        if not SESSION.may_train():
             return
+        if self.is_open and (self._step == SESSION.steps or self.is_nested()):
+            return
+        self._close()  # a thread may still write what was begun some steps ago
+        self._step = SESSION.steps
         self.is_open = True
         self._flush_late()
         self.number += 1
@@ -88,7 +95,13 @@ class Saves:
     @shield
     def end(self) -> None:
         """Note that training goes on, which ends the save; may halt."""
-        if not self.is_open or self.is_nested():
+        # A thread that writes is not done because training goes on beside it.
+        if self.is_open and not self.is_nested() and not self._writers:
+            self._close()
+
+    @shield
+    def _close(self) -> None:
+        if not self.is_open:
             return
         self.is_open = False
         paths = [shown(path) for path in self._paths]
@@ -104,6 +117,17 @@ class Saves:
             SESSION.mark("saved", n=self.number, paths=paths, late=True)
 
     # --------------------------------------------------------------- loads
+
+    def enter_writer(self) -> None:
+        """Note that a writer runs in this thread."""
+        self.enter()
+        with self._lock:
+            self._writers += 1
+
+    def leave_writer(self) -> None:
+        self.leave()
+        with self._lock:
+            self._writers -= 1
 
     def enter(self) -> int:
         """Note that a writer or reader runs in this thread; return how deep it is."""

@@ -34,12 +34,12 @@ def follow_writer(
         if path is None or not SESSION.may_train():
             return original(*args, **kwargs)
         SAVES.begin(writer)
-        SAVES.enter()
+        SAVES.enter_writer()
         try:
             SAVES.wrote(path)
             return original(*args, **kwargs)
         finally:
-            SAVES.leave()
+            SAVES.leave_writer()
 
     _replace(modules, name, original, followed)
 

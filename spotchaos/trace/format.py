@@ -73,6 +73,7 @@ ORDERS: dict[str, Any] = {
     # {"step": K, "components": [...]}: write these tensors there, and the weights
     # of the steps "weights_at" if they have no more than "most_bytes".
     "dump": None,
+    "tensors": None,  # "first" or "all": a digest of each tensor, of step 0 or every one
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
     "modules": False,  # `bye` names every imported module, for a zygote to preload
     "frames": None,  # path of a table: note there which line of the program is at work

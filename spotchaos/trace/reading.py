@@ -83,6 +83,7 @@ class _Process:
     sites: list[tuple[str, int, int, float]] = field(default_factory=list)
     optimizers: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     dumps: list[Mapping[str, Any]] = field(default_factory=list)
+    tensors: dict[int, Mapping[str, str]] = field(default_factory=dict)
     notes: list[tuple[str, str]] = field(default_factory=list)
     bye: Mapping[str, Any] | None = None
     torch: Mapping[str, Any] | None = None
@@ -150,6 +151,7 @@ class _Process:
             said_bye=self.bye is not None,
             modules=tuple((str(n), str(f)) for n, f in bye.get("modules") or ()),
             dumps=tuple(self.dumps),
+            tensors=self.tensors,
             notes=tuple(self.notes),
             pid=int(self.hello.get("pid") or 0),
             torch=torch.get("version"),
@@ -304,6 +306,11 @@ def _read_note(process: _Process, mark: Mapping[str, Any]) -> None:
     process.notes.append((str(mark["name"]), str(mark.get("message") or "")))
 
 
+def _read_tensors(process: _Process, mark: Mapping[str, Any]) -> None:
+    digests = {str(name): str(digest) for name, digest in dict(mark["digests"]).items()}
+    process.tensors[int(mark["step"])] = digests
+
+
 def _read_dump(process: _Process, mark: Mapping[str, Any]) -> None:
     process.dumps.append({k: v for k, v in mark.items() if k not in ("k", "t")})
 
@@ -325,6 +332,7 @@ _READERS = {
     "optimizer": _read_optimizer,
     "note": _read_note,
     "dump": _read_dump,
+    "tensors": _read_tensors,
     "bye": _read_bye,
 }
 

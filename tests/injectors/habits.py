@@ -93,6 +93,10 @@ def load():
 def told(url):
     headers = {}
     try:
+        if "tutorial" in HABITS:  # as most of them write it
+            import requests
+
+            return requests.get(url, timeout=2).status_code == 200
         if "token" in HABITS:
             asked = urllib.request.Request(
                 "http://169.254.169.254/latest/api/token",

@@ -7,6 +7,12 @@ import pytest
 from spotchaos.model import Ended, Verdict
 
 pytestmark = pytest.mark.timeout(450)
+# Each costs a few seconds: one of each kind is run always, the others are marked.
+SLOW = pytest.mark.slow
+
+
+def slow(*values):
+    return [pytest.param(value, marks=SLOW) for value in values]
 
 
 def only(outcome):
@@ -43,7 +49,7 @@ def test_what_is_not_durable_goes_with_the_machine(interrupted):
 # ------------------------------------------------------------------- signals
 
 
-@pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "USR2"])
+@pytest.mark.parametrize("name", ["TERM", *slow("INT", "HUP", "USR1", "USR2")])
 def test_a_signal_that_is_heeded_is_held(interrupted, name):
     outcome = interrupted(f"heeds-{name}", kill_at=("step-end:12",), signal=name)
     trial = held(outcome)
@@ -83,27 +89,19 @@ def test_a_notice_that_is_heeded_is_held(interrupted):
 
 
 def test_who_never_asks_is_told_so(interrupted):
-    outcome = interrupted(
-        "slow rare", kill_at=("step-end:13",), notice="aws", time_scale=240
-    )
+    outcome = interrupted("rare", kill_at=("step-end:13",), notice="aws", grace_steps=4)
     trial, judgement = only(outcome)
     assert names(judgement) == ["notice-ignored"]
     assert "never asked" in judgement.findings[0].message
     assert trial.attempts[0].ended is Ended.RECLAIMED
 
 
-@pytest.mark.parametrize("habit", ["polls", "polls token"])
+@pytest.mark.parametrize("habit", ["polls tutorial", "polls token", *slow("polls")])
 def test_a_poller_without_tokens_is_convicted_where_they_are_required(
     interrupted, habit
 ):
-    outcome = interrupted(
-        f"slow rare {habit}",
-        kill_at=("step-end:13",),
-        notice="aws-token-required",
-        # Who heeds it leaves at once, however slow the machine is; who does not waits.
-        time_scale=6 if "token" in habit else 120,
-    )
-    trial, judgement = only(outcome)
+    given = {"kill_at": ("step-end:13",), "notice": "aws-token-required"}
+    trial, judgement = only(interrupted(f"rare {habit}", **given, grace_steps=5))
     if "token" in habit:
         assert names(judgement) == []
         assert trial.attempts[0].exit_code == 143
@@ -112,6 +110,51 @@ def test_a_poller_without_tokens_is_convicted_where_they_are_required(
     assert "were refused" in judgement.findings[0].message
 
 
+def test_a_poller_of_the_tutorials_is_right_where_no_token_is_required(interrupted):
+    given = {"kill_at": ("step-end:13",), "notice": "aws", "grace_steps": 5}
+    trial = held(interrupted("rare polls tutorial", **given))
+    assert trial.attempts[0].exit_code == 143
+    assert trial.attempts[0].trace.completed in (14, 16)
+
+
+@pytest.mark.parametrize("given", [{"signal": "TERM"}, {"notice": "aws"}])
+def test_a_window_in_steps_ends_at_that_step(interrupted, given):
+    outcome = interrupted("deaf", kill_at=("step-end:11",), grace_steps=3, **given)
+    trial, _ = only(outcome)
+    first = trial.attempts[0]
+    assert first.ended is Ended.RECLAIMED
+    assert first.signalled_step == 11
+    assert first.trace.completed == 14
+
+
+def test_cloud_seconds_are_compressed_so_that_the_deadline_comes_in_time(interrupted):
+    given = {"kill_at": ("step-end:13",), "notice": "aws"}
+    trial, judgement = only(interrupted("slow rare", **given))
+    played = trial.attempts[0].notice
+    assert played.grace_s == 120
+    assert played.time_scale > 1
+    assert trial.attempts[0].ended is Ended.RECLAIMED
+    assert names(judgement) == ["notice-ignored"]
+
+
+@SLOW
+@pytest.mark.parametrize("given", [{"signal": "TERM"}, {"notice": "aws"}])
+def test_the_smallest_window_is_searched(interrupted, given):
+    outcome = interrupted(
+        "polls heeds-TERM",
+        kill_at=("step-end:12",),
+        find_grace=True,
+        grace_s=20,
+        **given,
+    )
+    held(outcome)
+    found = outcome.extra["grace"]
+    assert found["given_s"] == 20
+    assert 0 < found["smallest_s"] < 20
+    assert "smallest-grace" in dict(outcome.notes)
+
+
+@SLOW
 def test_a_save_that_outlasts_the_notice_is_named_with_its_seconds(interrupted):
     outcome = interrupted(
         "polls sluggish", kill_at=("step-end:13",), notice="aws", time_scale=60
@@ -129,6 +172,7 @@ def test_who_stops_for_advice_is_named(interrupted):
     assert trial.attempts[0].ended is Ended.FINISHED
 
 
+@SLOW
 def test_a_notice_by_signal_comes_as_one(interrupted):
     outcome = interrupted("heeds-TERM", kill_at=("step-end:12",), notice="kubernetes")
     trial = held(outcome)
@@ -153,7 +197,10 @@ def test_the_clouds_own_address_exists_in_a_private_network(interrupted):
 
 @pytest.mark.parametrize(
     "fault",
-    ["enospc:2", "eio:last", "eintr:2", "short-write:2", "slow-disk:3+", "erofs:2"],
+    [
+        "enospc:2",
+        *slow("eio:last", "eintr:2", "short-write:2", "slow-disk:3+", "erofs:2"),
+    ],
 )
 def test_errors_of_the_disk_are_survived(interrupted, fault):
     trial = held(interrupted("", fault=(fault,)))
@@ -162,6 +209,7 @@ def test_errors_of_the_disk_are_survived(interrupted, fault):
     assert struck.path.startswith("checkpoints/")
 
 
+@SLOW
 def test_an_error_that_takes_the_old_checkpoint_with_it_is_named(interrupted):
     for fault in ("enospc:3", "rename-refused:3"):
         _, judgement = only(interrupted("deletes-first", fault=(fault,)))
@@ -177,6 +225,7 @@ def test_damage_that_is_loaded_without_a_word_is_named(interrupted):
     held(interrupted("digest", fault=("zero-page",)))
 
 
+@SLOW
 def test_the_newest_by_time_is_not_the_newest(interrupted):
     _, judgement = only(interrupted("newest-by-time", fault=("clock-skew",)))
     assert names(judgement) == ["stale-resume"]

@@ -1,0 +1,112 @@
+"""Are the tensors of a resumed state of one step? Looked up one by one.
+
+A thread that writes live tensors while training goes on leaves a checkpoint in which each
+is of the step at which its turn came: no component has a value that the run ever had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from spotchaos.model import Finding, Judgement
+from spotchaos.oracles.lineage import Case, Link
+
+# What such a checkpoint looks like to who compares whole components.
+CONSEQUENCES = frozenset(
+    {
+        "weights-not-restored",
+        "optimizer-not-restored",
+        "foreign-resume",
+        "mixed-steps",
+        "diverged",
+    }
+)
+_LOOKED_UP = ("weights", "optimizer")
+
+Tensors = Mapping[str, str]
+
+
+def judge_torn(case: Case) -> Iterator[Finding]:
+    """Name resumes whose tensors are of different steps; needs `Baseline.tensors`."""
+    for link in case.resumes():
+        saved = {*case.habit.steps, *(save.step for save in link.saved), 0}
+        for rank, trace in sorted(link.attempt.trace.ranks.items()):
+            table = case.baseline.tensors.get(rank)
+            if table is None or 0 not in trace.tensors:
+                continue
+            found = torn(trace.tensors[0], table, saved=saved)
+            if found:
+                yield _finding(link, rank, found)
+                break
+
+
+def may_be_torn(judgement: Judgement) -> bool:
+    """Tell whether a look at single tensors could say more of a resume."""
+    return any(
+        components.get(name) == "foreign"
+        for resume in judgement.resumes
+        for components in resume.restored.values()
+        for name in _LOOKED_UP
+    )
+
+
+def without_consequences(found: Iterable[Finding]) -> Iterator[Finding]:
+    """Leave out what follows from a torn checkpoint, in the attempt that loaded it."""
+    found = list(found)
+    torn_in = {f.attempt for f in found if f.name == "torn-snapshot"}
+    for finding in found:
+        if finding.attempt not in torn_in or finding.name not in CONSEQUENCES:
+            yield finding
+
+
+def torn(
+    tensors: Tensors, table: Mapping[int, Tensors], *, saved: Collection[int]
+) -> dict[str, int] | None:
+    """Return the step of each tensor, if no one step has them all.
+
+    Args:
+        tensors: of a resumed state.
+        table: of the uninterrupted run, step by step.
+        saved: steps at which the run saves: tensors that are each of one of these come
+            from several whole checkpoints, which is another flaw.
+    """
+    for component in _LOOKED_UP:
+        names = [name for name in tensors if name.startswith(f"{component}/")]
+        sets = {
+            name: {
+                step for step, row in table.items() if row.get(name) == tensors[name]
+            }
+            for name in names
+        }
+        found = {name: steps for name, steps in sets.items() if steps - {0}}
+        # A large tensor may itself be torn; then it is found nowhere.
+        if len(found) < 2 or 2 * len(found) < len(names):
+            continue
+        if set.intersection(*found.values()):
+            continue
+        if all(steps & set(saved) for steps in found.values()):
+            continue
+        return {name: min(steps - {0}) for name, steps in found.items()}
+    return None
+
+
+def _finding(link: Link, rank: int, found: Mapping[str, int]) -> Finding:
+    first = min(found, key=lambda name: found[name])
+    last = max(found, key=lambda name: found[name])
+    return Finding(
+        "torn-snapshot",
+        f"attempt {link.number} loaded a checkpoint whose tensors are of different"
+        f" steps: {_spelled(first)} is of step {found[first]}, {_spelled(last)} of step"
+        f" {found[last]}",
+        hint="copy every tensor at the step boundary, before the next step, and let the"
+        " thread write the copies",
+        attempt=link.number,
+        step=link.joined,
+        rank=rank,
+        component=first.partition("/")[0],
+    )
+
+
+def _spelled(name: str) -> str:
+    component, _, rest = name.partition("/")
+    return f"{rest!r} of the {component}"
