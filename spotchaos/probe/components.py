@@ -85,7 +85,7 @@ def weights() -> list[tuple[str, Any]]:
 def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
     """Return the optimizers' parameters that no live module names, by their place."""
     found = [(f"#leaf.{i}", leaf) for i, leaf in enumerate(LIVING.leaves)]
-    for index, optimizer in LIVING.live_optimizers():
+    for index, optimizer in LIVING.placed_optimizers():
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 if id(parameter) not in known:
@@ -106,8 +106,8 @@ def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]
 
 
 def optimizer_states() -> list[tuple[int, Any]]:
-    """Return (index, state by parameter) of all live optimizers, not their owners."""
-    return [(i, getattr(o, "state", {})) for i, o in LIVING.live_optimizers()]
+    """Return (place, state by parameter) of all live optimizers, not their owners."""
+    return [(i, getattr(o, "state", {})) for i, o in LIVING.placed_optimizers()]
 
 
 def optimizer_entries(
@@ -142,8 +142,8 @@ def digest_optimizer(entries: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def all_groups() -> list[tuple[int, list[dict[str, Any]]]]:
-    """Return (index, groups) of all live optimizers."""
-    return [(index, list(o.param_groups)) for index, o in LIVING.live_optimizers()]
+    """Return (place, groups) of all live optimizers."""
+    return [(place, list(o.param_groups)) for place, o in LIVING.placed_optimizers()]
 
 
 def rates(optimizers: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:

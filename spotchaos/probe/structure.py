@@ -7,6 +7,7 @@ from its parameters to the top, and come down again through modules that only pa
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,22 @@ class Living:
         return [
             (i, o) for i, o in pairs if o is not None and hasattr(o, "param_groups")
         ]
+
+    def placed_optimizers(self) -> list[tuple[int, Any]]:
+        """Return (place among those that live, optimizer): what fingerprints call it.
+
+        A resumed program may have made one more, and dropped it for the one it loaded.
+        """
+        return list(enumerate(optimizer for _, optimizer in self.live_optimizers()))
+
+    def drop_the_dead(self) -> None:
+        """Collect garbage if more than one optimizer seems to live.
+
+        A scheduler and its optimizer hold each other, so that a pair that a loaded one
+        took the place of lives until a collection.
+        """
+        if len(self.live_optimizers()) > 1:
+            gc.collect()
 
 
 LIVING = Living()

@@ -159,8 +159,11 @@ class Training:
     def main_optimizer(self) -> int | None:
         """Return the index of the optimizer whose steps are the program's steps."""
         ordered = SESSION.orders["main_optimizer"]
-        if ordered is not None:
+        if ordered is not None and any(
+            index == int(ordered) for index, _ in LIVING.live_optimizers()
+        ):
             return int(ordered)
+        # Also of an attempt that made fewer: one that searched for a rate first, say.
         sizes = [(numel_of(o), -index) for index, o in LIVING.live_optimizers()]
         return -max(sizes)[1] if sizes else None
 
@@ -306,6 +309,8 @@ class Training:
         try:
             if not self._has_searched:
                 self._has_searched = True
+                if not SESSION.steps:
+                    LIVING.drop_the_dead()
                 AVERAGES.search_objects()
             found = Found()
             sample.fill(found, in_background=in_background, base=base)

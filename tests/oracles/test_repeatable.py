@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from synthetic import Program, digest
 
+from spotchaos.baseline import unlike
 from spotchaos.model import AttemptTrace
 from spotchaos.oracles import judge_baselines
 
@@ -213,3 +214,17 @@ def test_a_light_run_is_not_held_to_what_baselines_disagree_on():
     other = differing((states_changed, "buffers", 0))
     facts = judge_baselines((run(), other), lightly(other))
     assert (facts.finding, facts.baseline.not_compared) == (None, ("buffers",))
+
+
+def test_a_run_that_saved_at_other_steps_is_the_same_run():
+    """As of a program that saves by the clock: forked, it is another number of times."""
+
+    def saves_left_out(rank, keep):
+        return replace(rank, saves=rank.saves[:keep])
+
+    def kept(keep):
+        return changed(run(), lambda rank: saves_left_out(rank, keep))
+
+    assert unlike(run(), kept(2)) is None
+    assert judge_baselines((run(), kept(2)), lightly(kept(1))).finding is None
+    assert unlike(run(), kept(0)) == "rank 0 was seen to save or load other files"

@@ -318,3 +318,20 @@ def test_a_background_hash_equals_one_made_at_once(quick):
         alone.column("weights")[1:]
         == [s["c"]["weights"] for s in saving.states("save")][:2]
     )
+
+
+def test_an_optimizer_that_another_took_the_place_of_is_no_part_of_the_state(quick):
+    made = """
+opt = torch.optim.AdamW(net.parameters(), 1e-2)
+sched = torch.optim.lr_scheduler.StepLR(opt, 2)
+"""
+    # As a program does that loads whole objects: the pair holds itself in a cycle.
+    again = "net = copy.deepcopy(net)\n" + made
+    once, twice = quick(HEAD + made + steps()), quick(HEAD + made + again + steps())
+    for component in ("weights", "optimizer", "rates", "scheduler"):
+        assert twice.column(component) == once.column(component)
+
+
+def test_a_resume_that_makes_one_optimizer_fewer_is_counted_by_the_one_it_has(quick):
+    ran = quick(HEAD + ADAM + steps(), main_optimizer=1)
+    assert len(ran.steps) == 6

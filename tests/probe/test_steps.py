@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.probe.session import role_of
+
 PROGRAMS = Path(__file__).parents[2] / "scenarios" / "programs" / "steps"
 
 ONE_A_STEP = {"optimizer": 10, "backward": 10, "batch": 0}
@@ -99,6 +101,47 @@ def test_spawned_loader_workers_are_not_ranks(place):
     assert roles[0] == "helper"
     assert roles[-1] == "main"
     assert roles.count("main") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        pytest.param(["-m"], "package", id="module"),
+        pytest.param([], "console_script", id="console-script"),
+    ],
+)
+def test_steps_are_counted_however_the_program_is_started(place, command, program):
+    for name in ("package", "console_script", "schedule.py"):
+        if (PROGRAMS / name).exists():
+            (place.work / name).symlink_to(PROGRAMS / name)
+    ran = place.run(Path(program), command=[sys.executable, *command])
+    assert "real steps: 10\n" in ran.out
+    assert len(ran.steps) == 10
+    assert ran.bye["counted"] == ONE_A_STEP
+
+
+def test_a_command_with_a_pythonpath_of_its_own_is_not_observed(place):
+    file = PROGRAMS / "own_pythonpath.py"
+    own = f"PYTHONPATH={PROGRAMS / 'lib'}"
+    ran = place.run(file, command=["env", own, sys.executable])
+    assert "real steps: 10\n" in ran.out
+    assert ran.processes == []
+
+
+@pytest.mark.parametrize(
+    ("command", "role"),
+    [
+        (["python", "train.py"], "main"),
+        (["python", "-m", "torch.distributed.run", "train.py"], "helper"),
+        (["python", "/usr/bin/torchrun", "train.py"], "helper"),
+        (["python", "-c", "from multiprocessing.spawn import spawn_main"], "quiet"),
+        (["python", "-c", "from multiprocessing.resource_tracker import x"], "helper"),
+        (["python", "-m", "torch._inductor.compile_worker"], "helper"),
+    ],
+    ids=" ".join,
+)
+def test_helpers_are_told_by_their_command(command, role):
+    assert role_of(command) == role
 
 
 @pytest.mark.parametrize("command", [["-I"], ["-S"], ["-E"]], ids=str)
