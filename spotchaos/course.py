@@ -180,25 +180,38 @@ class Course:
             self._reclaim()
             return
         self._mark()
-        is_rank = whom.startswith("rank:")
-        # On the machines of a real job nobody ends the peers of a rank that is gone; a
-        # launcher of ours would.
-        alone = is_rank and self._settings.ranks is not None
-        if alone:
-            self._running.signal("STOP", "launcher")
+        alone = self._keep_launcher_out()
         self._running.reclaim(whom)
         # The rest of the attempt lives on, as after the loss of one process; it has the
         # grace window to notice.
         self._let_go()
-        grace_s = self._grace_s()
-        self._await_end(grace_s, peers=is_rank, launcher_waits=alone)
+        self._await_end(
+            self._grace_s(), peers=self._strikes_a_rank, launcher_waits=alone
+        )
 
     def _send(self) -> None:
         self.signal = self._settings.signal
         self._mark()
+        alone = self._keep_launcher_out()
         self._running.signal(self._settings.signal, self._settings.to)
         self._let_go()
-        self._await_end(self._grace_s())
+        self._await_end(
+            self._grace_s(), peers=self._strikes_a_rank, launcher_waits=alone
+        )
+
+    @property
+    def _strikes_a_rank(self) -> bool:
+        return self._settings.to.startswith("rank:")
+
+    def _keep_launcher_out(self) -> bool:
+        """Stop a launcher of ours where one rank is struck; tell whether there is one.
+
+        On the machines of a real job nobody ends the peers of a rank that is gone.
+        """
+        alone = self._strikes_a_rank and self._settings.ranks is not None
+        if alone:
+            self._running.signal("STOP", "launcher")
+        return alone
 
     def _stand_still(self) -> None:
         """Stop processes and thaw them: a machine that hibernates, or is paused."""

@@ -22,7 +22,9 @@ def judge_interruption(case: Case) -> Iterator[Finding]:
         yield from _faults_not_reached(link)
         if _was_warned(link.attempt):
             yield from _status(case, link)
-            yield from _reaction(case, link)
+            # Who waits for a rank that has left does not get as far as its own save.
+            if not link.attempt.stuck:
+                yield from _reaction(case, link)
 
 
 def note_interruption(case: Case) -> Iterator[Note]:
