@@ -77,8 +77,9 @@ def make_spec(
     own_folder = view.folder if mechanisms.mount_namespace else view.place / "copy"
     orders_file = folder / "orders.json"
     table = None
-    if files is not None and files.keep_data:
-        # Only a recording is asked which line made an op; the rest is spared the cost.
+    if files is not None and (files.keep_data or files.points):
+        # Only a recording is asked which line made an op, and a kill point which rank;
+        # the rest is spared the cost.
         table = str(folder / "frames")
         frames.create(table)
     orders_file.write_text(

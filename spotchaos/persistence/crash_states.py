@@ -409,15 +409,23 @@ def _left_of(edits: list[Edit], level: Level) -> list[Edit]:
         return [_zeroed(edit) if edit.kind == "write" else edit for edit in edits]
     if level is Level.FIRST_WRITE_MISSING:
         return [_zeroed(edit) if edit is writes[0] else edit for edit in edits]
-    if level is Level.LONGEST_WRITE_MISSING:
+    if level is Level.MIDDLE_BLOCK_MISSING:
         longest = max(writes, key=lambda edit: edit.end - edit.start)
-        return [_zeroed(edit) if edit is longest else edit for edit in edits]
+        at = edits.index(longest)
+        return [*edits[: at + 1], _block_amid(longest), *edits[at + 1 :]]
     keep = 0
     if level is Level.HALF:
         keep = total // 2 - (total // 2 % BLOCK if total // 2 >= BLOCK else 0)
     elif level is Level.LAST_BLOCK_MISSING:
         keep = (total - 1) - (total - 1) % BLOCK
     return list(_first_bytes(edits, keep))
+
+
+def _block_amid(edit: Edit) -> Edit:
+    """Return an edit that fills a block in the middle of a write with zeros."""
+    middle = (edit.start + edit.end) // 2
+    start = max(edit.start, middle - middle % BLOCK)
+    return Edit("zero", start, min(start + BLOCK, edit.end), "", 0)
 
 
 def _zeroed(edit: Edit) -> Edit:

@@ -19,7 +19,7 @@ class Level(StrEnum):
     LAST_BLOCK_MISSING = "l"
     ZEROS = "z"  # the full size, but zeros where unsynced bytes should be
     FIRST_WRITE_MISSING = "f"
-    LONGEST_WRITE_MISSING = "w"  # zeros where it should be, as of a lost payload
+    MIDDLE_BLOCK_MISSING = "m"  # zeros amid the longest unsynced write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ POSIX = PersistenceModel(
         Level.LAST_BLOCK_MISSING,
         Level.ZEROS,
         Level.FIRST_WRITE_MISSING,
-        Level.LONGEST_WRITE_MISSING,
+        Level.MIDDLE_BLOCK_MISSING,
     ),
 )
 MODELS = {model.name: model for model in (KILL, EXT4, POSIX)}

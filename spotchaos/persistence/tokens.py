@@ -136,7 +136,7 @@ def in_recording(plan: str) -> tuple[str, str] | None:
 def _word(word: str, letter: str, text: str) -> tuple[str, object]:
     if letter == "K" and (found := re.fullmatch(r"r(\d+)=(\d+)", word)):
         return "early", (int(found[1]), int(found[2]))
-    if letter != "K" and (found := re.fullmatch(r"n(\d+)=([a0hlzfw])", word)):
+    if letter != "K" and (found := re.fullmatch(r"n(\d+)=([a0hlzfm])", word)):
         return "levels", (int(found[1]), Level(found[2]))
     if letter == "S" and (found := re.fullmatch(r"([+-])(\d+)", word)):
         return "omitted" if found[1] == "-" else "included", int(found[2])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.paths import inside
 from spotchaos.probe.saves import SAVES
+from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HEADER = struct.Struct("<8sII")
 _THREAD = struct.Struct("<QII")
+_PROCESS = struct.Struct("<Qq")
 _MAGIC, _VERSION = b"SCFRAMES", 1
 _START, _PLACE, _NAME = 64, 256, 240
 _EVENTS = frozenset(
@@ -93,6 +95,16 @@ class Lines:
         at = _START + (tid % self._entries) * _PLACE
         table[at + 16 : at + 16 + len(name)] = name
         _THREAD.pack_into(table, at, tid, line, len(name))
+        self._note_rank(table)
+
+    def _note_rank(self, table: mmap.mmap) -> None:
+        """Store this process's rank: the environment of a forked one does not tell it."""
+        rank, size = SESSION.rank()
+        if size > 1:
+            pid = os.getpid()
+            processes = _START + self._entries * _PLACE
+            at = processes + (pid % self._entries) * _PROCESS.size
+            _PROCESS.pack_into(table, at, pid, rank)
 
     def place(self, frame: FrameType | None) -> str | None:
         """Return `file:line` of the innermost line of the program at or above `frame`."""

@@ -14,7 +14,7 @@ from spotchaos.launch import frames
 BOOT = Path(spotchaos.__file__).parent / "probe" / "boot"
 
 
-def run(folder, text, table):
+def run(folder, text, table, **variables):
     """Run a program under the probe; it prints its thread's id last."""
     program = folder / "train.py"
     program.write_text(text + "\nimport threading; print(threading.get_native_id())\n")
@@ -24,6 +24,7 @@ def run(folder, text, table):
     (folder / "trace").mkdir()
     environment = {
         **os.environ,
+        **variables,
         "PYTHONPATH": str(BOOT),
         "SPOTCHAOS_ORDERS": str(orders),
     }
@@ -84,3 +85,14 @@ def test_reading_is_not_noted(tmp_path, table):
 
 def test_a_missing_table_does_not_stop_the_program(tmp_path):
     run(tmp_path, "x = 1", tmp_path / "none")
+
+
+def test_a_rank_is_noted_with_the_first_line(tmp_path, table):
+    text = "import os\nos.mkdir('a')"
+    pid = run(tmp_path, text, table, RANK="3", WORLD_SIZE="4")  # of its main thread
+    assert frames.FrameTable(str(table)).rank(pid) == 3
+
+
+def test_a_program_of_one_process_has_no_rank(tmp_path, table):
+    pid = run(tmp_path, "import os\nos.mkdir('a')", table)
+    assert frames.FrameTable(str(table)).rank(pid) is None
