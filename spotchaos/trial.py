@@ -48,6 +48,10 @@ from spotchaos.settings import Settings
 from spotchaos.trace.reading import read_attempt
 
 OPLOG_BOUND_S = 10.0
+# Starts beyond the plan of a program that fails by itself, as a scheduler makes them:
+# enough to see three in a row that get no further.
+REQUEUES = 4
+REQUEUE_DELAY_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,6 +318,13 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
                 break
             if point is not None and attempt.trouble is not None:
                 break
+        else:
+            while is_requeued(attempts, planned=len(points), plan=plan):
+                stage.clock.sleep(REQUEUE_DELAY_S)
+                attempts.append(
+                    run_attempt(stage, view, None, earlier=attempts, store=store)
+                )
+                stage.on_attempt(phase, attempts[-1])
         if store is not None:
             last = attempts[-1]
             attempts[-1] = replace(last, struck=(*last.struck, *store.not_fired()))
@@ -324,6 +335,23 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         wall_s=stage.clock.monotonic() - begun_s,
         dropped=tuple(dropped),
         path="warm" if any(a.path == "warm" for a in attempts) else "cold",
+    )
+
+
+def is_requeued(attempts: Sequence[Attempt], *, planned: int, plan: Plan) -> bool:
+    """Tell whether a scheduler would start the program once more.
+
+    It failed by itself although it had trained: the next start may get further. A program
+    that cannot even begin is not started again, which would tell nothing new.
+    """
+    last = attempts[-1]
+    return (
+        last.ended is Ended.FAILED
+        and last.trace.completed > 0
+        and last.trouble is None
+        and last.refused_write is None
+        and not plan.after_finish
+        and len(attempts) < planned + REQUEUES
     )
 
 
