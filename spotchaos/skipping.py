@@ -105,18 +105,21 @@ class Skipper:
 
     def carry_out(self, plan: Plan, moment: Moment, *, number: int) -> Trial:
         """Return the trial of a plan, with no attempt run that is known already."""
+        phase = f"trial {number}"
         begun_s = self.ground.stage.clock.monotonic()
         record, attempts = self.record, [moment.attempt]
         rest: list[KillPoint | None] = [*plan.points[1:], None]
         with self._lock:
             self.skipped += 1
         while rest:
-            ran = self._resumed(record, moment.layout, attempts)
+            ran = self._resumed(record, moment.layout, attempts, phase=phase)
             if rest[0] is None or ran.attempt.trouble is not None:
                 attempts.append(ran.attempt)
                 break
             if ran.record is None or not is_shown(rest[0]):
-                attempts += self._for_real(record, moment.layout, attempts, rest)
+                attempts += self._for_real(
+                    record, moment.layout, attempts, rest, phase=phase
+                )
                 break
             later = moment_in(ran.record, rest[0])
             if later is None:  # it ended before it came there
@@ -135,7 +138,9 @@ class Skipper:
             dropped=tuple(map(str, missed)) if plan.drawn else (),
         )
 
-    def _resumed(self, record: Recorded, layout: Layout, earlier: list[Attempt]) -> Ran:
+    def _resumed(
+        self, record: Recorded, layout: Layout, earlier: list[Attempt], *, phase: str
+    ) -> Ran:
         """Return the resume from a state, left alone; run unless its like is known."""
         stage = self.ground.stage
         command = command_after(stage, earlier)
@@ -149,6 +154,7 @@ class Skipper:
                 with self._lock:
                     memo.add(record.history, layout, asked, ran)
             known = ran
+            stage.on_attempt(phase, ran.attempt)
         else:
             known = replace(known, attempt=replace(known.attempt, cpu_s=0.0))
         return replace(known, attempt=replace(known.attempt, number=len(earlier) + 1))
@@ -195,6 +201,8 @@ class Skipper:
         layout: Layout,
         earlier: list[Attempt],
         rest: list[KillPoint | None],
+        *,
+        phase: str,
     ) -> list[Attempt]:
         """Carry out the rest of a plan, from a state on, with real kills."""
         done: list[Attempt] = []
@@ -205,6 +213,7 @@ class Skipper:
                     self.ground.stage, view, point, earlier=[*earlier, *done]
                 )
                 done.append(attempt)
+                self.ground.stage.on_attempt(phase, attempt)
                 if point is not None and (
                     not attempt.reached or attempt.trouble is not None
                 ):

@@ -6,6 +6,7 @@ import pytest
 
 from spotchaos.campaign import run
 from spotchaos.events import AttemptEnded
+from spotchaos.harness.specimens import read_table, try_program
 from spotchaos.settings import Settings
 
 WHOLE = """
@@ -97,6 +98,40 @@ def test_skipping_what_is_known_changes_no_verdict(tmp_path, name):
     assert quick.coverage["skipped_as_equal"] >= len(PLANS) - 2
     assert whole.coverage["skipped_as_equal"] == 0
     assert few < many
+
+
+def mutants():
+    """Yield what kills at steps show: the same plans can be carried out in each way."""
+    for name, row in read_table().items():
+        kills = set(row.options) <= {"promise", "max-lost-steps", "seed-program"}
+        if row.mutant is not None and not row.explore and row.ranks is None and kills:
+            yield pytest.param(row, id=name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("row", list(mutants()))
+def test_every_way_of_carrying_out_convicts_alike(tmp_path, monkeypatch, row):
+    def outcome(way, **options):
+        folder = tmp_path / way
+        folder.mkdir()
+        return try_program(
+            row,
+            row.mutant,
+            folder=folder,
+            kill_at=["random"],
+            trials=6,
+            seed=3,
+            no_cache=True,
+            **options,
+        )
+
+    quick, whole = outcome("quick"), outcome("whole", no_skip=True)
+    monkeypatch.setenv("SPOTCHAOS_PATH", "cold")
+    fresh = outcome("fresh", no_skip=True)
+    assert {trial.path for trial, _ in fresh.trials} <= {"cold"}
+    assert said(quick) == said(whole) == said(fresh)
+    assert quick.verdict == whole.verdict == fresh.verdict
 
 
 @pytest.mark.slow
