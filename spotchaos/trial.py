@@ -435,6 +435,7 @@ def run_attempt(
             command=command,
             environment=around.environment,
             addresses=around.addresses,
+            hosts=around.hosts,
             listen=around.places,
             warm=warm,
             files=files,

@@ -31,6 +31,8 @@ from spotchaos.providers.stories import Story
 # Where our servers listen in a network that belongs to the attempt alone.
 METADATA_PORT = 1338
 STORE_PORT = 21338
+# Of a service that is known by name alone.
+LINK_LOCAL = "169.254.169.254"
 # Below the folder of an attempt.
 NOTICE_FOLDER = "notice"
 FILE_VARIABLE = "SPOTCHAOS_NOTICE_DIR"
@@ -136,6 +138,7 @@ class Surroundings:
         self.redirect: dict[str, str] = {}
         self.places: list[tuple[str, int]] = []
         self.addresses: list[str] = []
+        self.hosts: dict[str, str] = {}
         self.service: NoticeService | None = None
         self._time_scale = time_scale
         self._clock: Clock = clock or SystemClock()
@@ -231,12 +234,21 @@ class Surroundings:
             base_url = f"http://127.0.0.1:{self._place(METADATA_PORT)}"
             self.environment |= environment_for(story.provider, base_url)
             if real_addresses and self._isolated:
-                self.addresses = [a for a in ADDRESSES[story.provider] if _is_ipv4(a)]
-                self.places += [(address, 80) for address in self.addresses]
+                self._surround_with_addresses(ADDRESSES[story.provider])
             else:
                 self.redirect = redirects_for(story.provider, base_url)
         if self._is_file:
             self.environment[FILE_VARIABLE] = "{attempt}/" + NOTICE_FOLDER
+
+    def _surround_with_addresses(self, known: Sequence[str]) -> None:
+        """Have the cloud's own addresses and names in the attempt's network."""
+        numbers = [address for address in known if _version(address)]
+        self.addresses = [a for a in numbers if _version(a) == 4 or _has_ipv6()]
+        if not self.addresses:
+            self.addresses = [LINK_LOCAL]
+        names = [name for name in known if not _version(name)]
+        self.hosts = dict.fromkeys(names, self.addresses[0])
+        self.places += [(address, 80) for address in self.addresses]
 
     def _place(self, port: int) -> int:
         """Reserve a place to listen at; return its port."""
@@ -254,8 +266,18 @@ class Surroundings:
         return max(((b - a).total_seconds() for a, b in pauses), default=0.0)
 
 
-def _is_ipv4(address: str) -> bool:
+def _version(address: str) -> int:
+    """Return 4 or 6; 0 for a name."""
     try:
-        return ipaddress.ip_address(address).version == 4
+        return ipaddress.ip_address(address).version
     except ValueError:
+        return 0
+
+
+def _has_ipv6() -> bool:
+    """Tell whether a new network namespace of this machine has IPv6."""
+    try:
+        switch = Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").read_text()
+    except OSError:
         return False
+    return switch.strip() == "0"

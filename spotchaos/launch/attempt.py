@@ -79,6 +79,7 @@ def launch(
     command: Sequence[str] | None = None,
     environment: Mapping[str, str] | None = None,
     addresses: Sequence[str] = (),
+    hosts: Mapping[str, str] | None = None,
     listen: Sequence[tuple[str, int]] = (),
     files: FileOrders | None = None,
     warm: Warm | None = None,
@@ -94,6 +95,7 @@ def launch(
         command: instead of the program's own.
         environment: variables on top, such as the addresses of fakes.
         addresses: further addresses of the loopback device, such as a cloud's own.
+        hosts: names that lead to such addresses.
         listen: where sockets of ours listen inside the attempt's network; they are
             returned in `RunningAttempt.listeners`, in this order. With an allowed
             network they listen on the machine itself.
@@ -119,6 +121,7 @@ def launch(
             command=command,
             environment=environment or {},
             addresses=addresses,
+            hosts=hosts or {},
             listen=listen,
             files=files,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,21 @@ if TYPE_CHECKING:
 Step = dict[str, Any]
 
 
-def steps(view: View, attempt_folder: Path, *, tmp_elsewhere: bool) -> list[Step]:
-    """Return the mounts of one attempt, in order, for `namespaces.mount_all`."""
+def steps(
+    view: View,
+    attempt_folder: Path,
+    *,
+    tmp_elsewhere: bool,
+    hosts: Mapping[str, str] | None = None,
+) -> list[Step]:
+    """Return the mounts of one attempt, in order, for `namespaces.mount_all`.
+
+    Args:
+        view: what the program sees.
+        attempt_folder: where the harness keeps what belongs to the attempt.
+        tmp_elsewhere: TMPDIR lies on another filesystem.
+        hosts: names of further hosts, and their addresses.
+    """
     mechanisms = view.workspace.mechanisms
     steps: list[Step] = []
     if view.is_overlay:
@@ -37,7 +51,7 @@ def steps(view: View, attempt_folder: Path, *, tmp_elsewhere: bool) -> list[Step
     if mechanisms.mount_namespace:
         steps += _device_steps(view)
         steps += _scratch_steps(view, attempt_folder, tmp_elsewhere=tmp_elsewhere)
-        steps += _name_steps(view, attempt_folder)
+        steps += _name_steps(view, attempt_folder, hosts or {})
     return steps
 
 
@@ -141,15 +155,22 @@ def _move_steps(view: View) -> list[Step]:
     return steps
 
 
-def _name_steps(view: View, attempt_folder: Path) -> list[Step]:
-    """Let a new host name be found, as the old one was."""
-    if view.generation == 1 or not view.is_overlay:
+def _name_steps(
+    view: View, attempt_folder: Path, names: Mapping[str, str]
+) -> list[Step]:
+    """Let a new host name be found, as the old one was, and the hosts of the cloud."""
+    if not view.is_overlay or (view.generation == 1 and not names):
         return []
     hosts = attempt_folder / "hosts"
     try:
         known = Path("/etc/hosts").read_text()
     except OSError:
         return []
-    hosts.write_text(f"{known.rstrip()}\n127.0.0.1 {view.host_name}\n")
+    # The first line that has a name decides.
+    lines = [f"{address} {name}" for name, address in names.items()]
+    lines.append(known.rstrip())
+    if view.generation > 1:
+        lines.append(f"127.0.0.1 {view.host_name}")
+    hosts.write_text("\n".join([*lines, ""]))
     step = {"do": "bind", "source": str(hosts), "at": "/etc/hosts"}
     return [{**step, "readonly": True, "otherwise": "nothing"}]

@@ -48,6 +48,7 @@ def make_spec(
     command: Sequence[str] | None,
     environment: Mapping[str, str],
     addresses: Sequence[str],
+    hosts: Mapping[str, str],
     listen: Sequence[tuple[str, int]],
     files: FileOrders | None,
 ) -> dict[str, Any]:
@@ -63,6 +64,7 @@ def make_spec(
         environment: variables on top of the program's; `{attempt}` in one stands for
             `folder`.
         addresses: further addresses of the loopback device.
+        hosts: names that lead to addresses.
         listen: where sockets of ours listen inside.
         files: what a supervisor of file ops is to do.
 
@@ -114,7 +116,9 @@ def make_spec(
     return {
         "unshare": names,
         "root": None if view.root() is None else str(view.root()),
-        "mounts": view.mount_steps(folder, tmp_elsewhere=program.tmp_elsewhere)
+        "mounts": view.mount_steps(
+            folder, tmp_elsewhere=program.tmp_elsewhere, hosts=hosts
+        )
         if mechanisms.mount_namespace
         else [],
         "host_name": view.host_name,

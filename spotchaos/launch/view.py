@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -222,10 +222,16 @@ class View:
         return root
 
     def mount_steps(
-        self, attempt_folder: Path, *, tmp_elsewhere: bool
+        self,
+        attempt_folder: Path,
+        *,
+        tmp_elsewhere: bool,
+        hosts: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """Return the mounts of one attempt, in order, for `namespaces.mount_all`."""
-        return mounting.steps(self, attempt_folder, tmp_elsewhere=tmp_elsewhere)
+        return mounting.steps(
+            self, attempt_folder, tmp_elsewhere=tmp_elsewhere, hosts=hosts
+        )
 
     # --- uppers ---
 

@@ -157,6 +157,20 @@ def test_an_allowed_network_is_the_machine_own(run):
 
 
 @overlays
+def test_names_of_the_cloud_lead_to_addresses_inside(start):
+    attempt = start(
+        """
+        import socket
+        for name in ("metadata.example.internal", "metadata"):
+            assert socket.gethostbyname(name) == "192.0.2.7", name
+        """,
+        addresses=["192.0.2.7"],
+        hosts={"metadata.example.internal": "192.0.2.7", "metadata": "192.0.2.7"},
+    )
+    assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
+
+
+@overlays
 def test_the_harness_can_listen_inside(start):
     attempt = start(
         """
