@@ -14,16 +14,7 @@ from spotchaos.harness.specimens import (
 
 TABLE = read_table()
 # Findings without a pair, and why.
-WITHOUT = {
-    "leftovers": "its pair comes with its judge",
-    "no-progress": "its pair comes with its judge",
-    "orphans": "its pair comes with its judge",
-    "peer-hang": "its pair comes with its judge",
-    "short-object": "its pair comes with its judge",
-    "stopped-for-advice": "its pair comes with its judge",
-    "torn-snapshot": "its pair comes with its judge",
-    "upload-lost": "its pair comes with its judge",
-}
+WITHOUT: dict[str, str] = {}
 
 
 # One of each group of judges, for every run of the tests; the rest are slow.
