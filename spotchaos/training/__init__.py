@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         ResumableStream,
         SeededSamples,
     )
+    from spotchaos.training.sharded import ShardedStore
     from spotchaos.training.state import TrainingState
     from spotchaos.training.sync import Mirror
     from spotchaos.training.trainer import Schedule, Trainer
@@ -32,6 +33,7 @@ _HOMES = {
     "ResumableStream": "sampler",
     "Schedule": "trainer",
     "SeededSamples": "sampler",
+    "ShardedStore": "sharded",
     "Trainer": "trainer",
     "TrainingState": "state",
     "deaf_workers": "watch",
@@ -48,6 +50,7 @@ __all__ = [
     "ResumableStream",
     "Schedule",
     "SeededSamples",
+    "ShardedStore",
     "Trainer",
     "TrainingState",
     "deaf_workers",

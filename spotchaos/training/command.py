@@ -14,12 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotchaos.errors import SpotchaosError
+from spotchaos.errors import SpotchaosError, UsageError
 from spotchaos.stores import open_store
 from spotchaos.training.ranks import die_with_parent, start_ranks
 
 if TYPE_CHECKING:
     from spotchaos.training.keeper import Keeper
+    from spotchaos.training.peers import Peers
+    from spotchaos.training.sharded import ShardedStore
+    from spotchaos.training.transformer import CharTransformer
 
 STOPPED = 143  # as a shell writes SIGTERM: not finished, start me again
 
@@ -92,12 +95,15 @@ def _train(options: argparse.Namespace) -> int:
             device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
             torch.cuda.set_device(device)
         model = CharTransformer(vocabulary=VOCABULARY, dropout=options.dropout)
+        model = model.to(device)
+        if options.sharded:
+            _shard(model, peers)
         trainer = Trainer(
-            model=model.to(device),
+            model=model,
             data=Windows(samples=options.samples),
             held_out=Windows(samples=16, skip=options.samples),
             loss_of=loss_of,
-            keeper=_keeper(options),
+            keeper=_keeper(options, peers),
             peers=peers,
             schedule=schedule,
             watch=watch,
@@ -112,9 +118,22 @@ def _train(options: argparse.Namespace) -> int:
     return 0 if finished else options.exit_code
 
 
-def _keeper(options: argparse.Namespace) -> Keeper:
+def _shard(model: CharTransformer, peers: Peers) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    if peers.world_size == 1:
+        raise UsageError(
+            "one rank has nobody to share a model with", hint="start two or more"
+        )
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+
+
+def _keeper(options: argparse.Namespace, peers: Peers) -> Keeper | ShardedStore:
     from spotchaos.training.checkpoint import CheckpointStore
     from spotchaos.training.keeper import Keeper
+    from spotchaos.training.sharded import ShardedStore
     from spotchaos.training.sync import Mirror
 
     run_id = options.run_id or _run_id(options)
@@ -122,6 +141,8 @@ def _keeper(options: argparse.Namespace) -> Keeper:
     mirror = None
     if options.store is not None:
         mirror = Mirror(local, open_store(options.store))
+    if options.sharded:
+        return ShardedStore(local, peers, mirror=mirror)
     return Keeper(local, mirror=mirror, in_background=options.background)
 
 
@@ -131,7 +152,10 @@ def _run_id(options: argparse.Namespace) -> str:
         "seed", "steps", "batch", "accumulate", "samples", "dropout", "precision",
         "average", "virtual_workers",
     )  # fmt: skip
-    text = json.dumps({name: getattr(options, name) for name in decides})
+    values = {name: getattr(options, name) for name in decides}
+    if options.sharded:  # it adds in another order
+        values["sharded"] = True
+    text = json.dumps(values)
     return f"reference-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -176,6 +200,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--background", action="store_true", help="write while training goes on")
     add("--virtual-workers", type=int, metavar="N", help="workers that any number of "
         "ranks up to N imitates, with the same bits")  # fmt: skip
+    add("--sharded", action="store_true", help="share the model out over the ranks "
+        "(FSDP2), each of which saves its part")  # fmt: skip
     add("--allow-inexact", action="store_true", help="go on from a checkpoint of another "
         "number of ranks, though its bits are lost")  # fmt: skip
     add("--precision", choices=["fp32", "bf16", "fp16"], default="fp32",

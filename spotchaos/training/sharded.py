@@ -8,6 +8,7 @@ is flushed), and is therefore synced again before the manifest names it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 from collections.abc import Mapping
@@ -64,6 +65,12 @@ class ShardedStore:
         self._peers = peers
         self._mirror = mirror
         self._clock = clock or SystemClock()
+        self.slowest_save_s = 0.0
+
+    @property
+    def fault(self) -> str:
+        """What went wrong with a copy, or an empty string; only rank 0 knows."""
+        return "" if self._mirror is None else self._mirror.fault
 
     def prepare(self) -> None:
         """Sweep what interrupted saves left, and fetch what is newer elsewhere.
@@ -88,7 +95,8 @@ class ShardedStore:
 
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, *, step: int,
-        mine: Any = None, shared: Mapping[str, Any] | None = None,
+        epoch: int = 0, score: float | None = None, mine: Any = None,
+        shared: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """Write the checkpoint of `step`; on return, on any rank, it is durable.
 
@@ -96,6 +104,8 @@ class ShardedStore:
             model: sharded or not.
             optimizer: of that model.
             step: completed steps.
+            epoch: for people; not used here.
+            score: how good it is, lower is better; the best whole one always stays.
             mine: this rank's own values, such as `capture_rng()`.
             shared: rank 0's values: scheduler, sampler.
 
@@ -103,15 +113,16 @@ class ShardedStore:
             CheckpointError: it failed, on whichever rank, or the copy of the one before
                 did; earlier checkpoints are whole.
         """
-        trouble = "" if self._mirror is None else self._mirror.fault
-        if trouble := self._peers.broadcast(trouble):
+        if trouble := self._peers.broadcast(self.fault):
             raise CheckpointError(f"a save before step {step} failed: {trouble}")
+        began_s = self._clock.monotonic()
         ranks = self._peers.gather(mine)
         fault = ""
         try:
             if self._peers.leads:
                 rest = {"step": step, "shared": dict(shared or {}), "ranks": ranks}
-                self._save_first(f"step-{step:08d}", model, optimizer, rest)
+                labels = {"epoch": epoch, "score": score}
+                self._save_first(f"step-{step:08d}", model, optimizer, rest, labels)
             else:
                 folder = self._peers.broadcast(None)
                 if folder is not None:
@@ -125,6 +136,8 @@ class ShardedStore:
             raise CheckpointError(
                 f"step {step} could not be saved: {'; '.join(faults)}"
             )
+        took_s = self._clock.monotonic() - began_s
+        self.slowest_save_s = max(self.slowest_save_s, took_s)
 
     def load(
         self, model: nn.Module, optimizer: torch.optim.Optimizer
@@ -132,11 +145,11 @@ class ShardedStore:
         """Put back the newest whole checkpoint.
 
         Returns:
-            `step`, `shared`, and `mine` of this rank (None if the world has grown); or
-            None if there is no checkpoint.
+            `step`, `shared`, `world_size` of the ranks that wrote it, and `mine` of this
+            rank (None in another world); or None if there is no checkpoint.
 
         Raises:
-            CheckpointError: on every rank, if it must not be used.
+            CheckpointError: on every rank, if it must not be used, or is of another model.
         """
         found: str | None = None
 
@@ -152,7 +165,7 @@ class ShardedStore:
         folder = Path(found)
         weights, moments = get_state_dict(model, optimizer)
         state = {"model": weights, "optimizer": moments}
-        dcp.load(state, storage_reader=_Reader(folder))
+        _read(state, folder)
         set_state_dict(
             model, optimizer, model_state_dict=weights, optim_state_dict=moments
         )
@@ -161,6 +174,7 @@ class ShardedStore:
         ranks = rest.pop("ranks")
         rank = self._peers.rank
         rest["mine"] = ranks[rank] if len(ranks) == self._peers.world_size else None
+        rest["world_size"] = len(ranks)
         return rest
 
     def _prepare(self) -> None:
@@ -170,14 +184,16 @@ class ShardedStore:
             self._mirror.fetch_newer()
 
     def _save_first(
-        self, name: str, model: nn.Module, optimizer: Any, rest: Mapping[str, Any]
-    ) -> None:
+        self, name: str, model: nn.Module, optimizer: Any, rest: Mapping[str, Any],
+        labels: Mapping[str, Any],
+    ) -> None:  # fmt: skip
         is_announced = False
 
         def write(folder: Path) -> Manifest:
             nonlocal is_announced
             is_announced = True
-            return self._lead(folder, model, optimizer, rest)
+            manifest = self._lead(folder, model, optimizer, rest)
+            return dataclasses.replace(manifest, **labels)
 
         try:
             checkpoint = self._store.commit(name, write)
@@ -230,6 +246,17 @@ class ShardedStore:
                 raise CheckpointError(fault)
             raise _PeerError("another rank could not write")
         return {name: entry for some, _ in everyone for name, entry in some.items()}
+
+
+def _read(state: dict[str, Any], folder: Path) -> None:
+    try:
+        dcp.load(state, storage_reader=_Reader(folder))
+    except CheckpointException as error:  # no Exception; the same on all ranks
+        reasons = {str(pair[0]).splitlines()[0] for pair in error.failures.values()}
+        raise CheckpointError(
+            f"{folder.name} does not fit this model: {'; '.join(sorted(reasons))}",
+            hint="build the model and the optimizer that the run was saved with",
+        ) from error
 
 
 class _PeerError(CheckpointError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -97,14 +97,44 @@ class TrainingState:
                 name: capture_optimizer(optimizer, model)
                 for name, optimizer in self._optimizers.items()
             },
+            **self.capture_parts(),
         }
-        for kind, parts in self._parts.items():
-            state[kind] = {
+        state["ranks"] = [self.mine()] if ranks is None else list(ranks)
+        return state
+
+    def capture_parts(self) -> dict[str, Any]:
+        """Return what is neither the model's, nor an optimizer's, nor one rank's own.
+
+        For who keeps those elsewhere, as shards.
+        """
+        return {
+            kind: {
                 name: to_plain(part.state_dict(), f"{kind}.{name}")
                 for name, part in parts.items()
             }
-        state["ranks"] = [self.mine()] if ranks is None else list(ranks)
-        return state
+            for kind, parts in self._parts.items()
+        }
+
+    def restore_parts(self, state: Mapping[str, Any]) -> None:
+        """Put back what `capture_parts` returned.
+
+        Raises:
+            CheckpointError: it has other components.
+        """
+        self._refuse_other_parts(state, {})
+        for kind, parts in self._parts.items():
+            for name, part in parts.items():
+                part.load_state_dict(from_plain(state[kind][name]))
+
+    def restore_mine(self, mine: Mapping[str, Any] | None, rank: int) -> None:
+        """Put back what `mine` returned, last of all; None for a rank that had nothing."""
+        for name, part in self._own.items():
+            if mine is not None:
+                part.load_state_dict(from_plain(mine["own"][name]))
+        if mine is None:
+            seed_everything(mix(self.step, rank))
+        else:
+            restore_rng(mine["rng"], self._generators)
 
     def restore(
         self, state: Mapping[str, Any], *, rank: int = 0, world_size: int = 1,
@@ -131,19 +161,11 @@ class TrainingState:
         _restore_loose_buffers(model, state["loose_buffers"])
         for name, optimizer in self._optimizers.items():
             restore_optimizer(optimizer, model, state["optimizers"][name], name)
-        for kind, parts in self._parts.items():
-            for name, part in parts.items():
-                part.load_state_dict(from_plain(state[kind][name]))
+        self.restore_parts(state)
         self.step = int(state["step"])
         theirs = state["ranks"]
         mine = theirs[rank] if rank < len(theirs) else None
-        for name, part in self._own.items():
-            if mine is not None:
-                part.load_state_dict(from_plain(mine["own"][name]))
-        if mine is None:
-            seed_everything(mix(self.step, rank))
-        else:
-            restore_rng(mine["rng"], self._generators)
+        self.restore_mine(mine, rank)
         self._check(state, mine)
 
     def _refuse_misfit(
@@ -154,16 +176,15 @@ class TrainingState:
                 f"the state has format {state['format']}, this release reads {FORMAT}",
                 hint="resume with the release of spotchaos that wrote it, or a newer one",
             )
-        ranks = len(state["ranks"])
-        if ranks != world_size and not allow_inexact:
-            raise CheckpointError(
-                f"the checkpoint was written by {ranks} ranks, this run has {world_size}",
-                hint=f"start {ranks} ranks, use virtual workers from the start, or allow "
-                "an inexact resume",
-            )
+        if not allow_inexact:
+            refuse_other_world(len(state["ranks"]), world_size)
         _refuse_other_model(unwrapped(self._model), state["model"])
-        ours = {"optimizers": self._optimizers.keys()}
-        ours |= {kind: parts.keys() for kind, parts in self._parts.items()}
+        self._refuse_other_parts(state, {"optimizers": self._optimizers.keys()})
+
+    def _refuse_other_parts(
+        self, state: Mapping[str, Any], more: Mapping[str, KeysView[str]]
+    ) -> None:
+        ours = {**more, **{kind: parts.keys() for kind, parts in self._parts.items()}}
         for kind, names in ours.items():
             if names != state[kind].keys():
                 raise CheckpointError(
@@ -183,6 +204,20 @@ class TrainingState:
                 f"{place} did not take the value that was saved",
                 hint="its load_state_dict changes or ignores what it is given",
             )
+
+
+def refuse_other_world(ranks: int, world_size: int) -> None:
+    """Refuse a checkpoint of another number of ranks, which adds in another order.
+
+    Raises:
+        CheckpointError: `ranks`, which wrote it, are not `world_size`.
+    """
+    if ranks != world_size:
+        raise CheckpointError(
+            f"the checkpoint was written by {ranks} ranks, this run has {world_size}",
+            hint=f"start {ranks} ranks, use virtual workers from the start, or allow "
+            "an inexact resume",
+        )
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

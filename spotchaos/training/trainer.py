@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -17,14 +17,17 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset
 
 from spotchaos.clock import Clock, SystemClock
-from spotchaos.errors import CheckpointError, SpotchaosError
+from spotchaos.errors import CheckpointError, SpotchaosError, UsageError
 from spotchaos.training.keeper import Keeper
 from spotchaos.training.peers import Peers
 from spotchaos.training.reducer import VirtualWorkers, settle_buckets
 from spotchaos.training.rng import capture_rng, mix, restore_rng, seed_everything
 from spotchaos.training.sampler import ResumableSampler, Shard
-from spotchaos.training.state import TrainingState
+from spotchaos.training.state import TrainingState, refuse_other_world
 from spotchaos.training.watch import InterruptionWatch, Wish, deaf_workers
+
+if TYPE_CHECKING:  # it imports much, and most runs need none of it
+    from spotchaos.training.sharded import ShardedStore
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +65,12 @@ class Trainer:
     """Trains a model on every rank, saves on rank 0, resumes from the newest whole save.
 
     Args:
-        model: built alike on every rank, on the device it trains on.
+        model: built alike on every rank, on the device it trains on; sharded by FSDP2
+            (`fully_shard`) if `keeper` is a ShardedStore.
         data: a data set with a length.
         loss_of: computes the mean loss of a batch; all parameters take part in it.
-        keeper: where checkpoints go and come from.
+        keeper: where checkpoints go and come from; a ShardedStore for a sharded model,
+            which then goes with neither virtual workers, nor averages, nor fp16.
         peers: the ranks of this run.
         schedule: how long, how fast, how often.
         watch: says when the machine will be lost.
@@ -79,8 +84,8 @@ class Trainer:
     """
 
     def __init__(
-        self, *, model: nn.Module, data: Dataset[Any], loss_of: LossOf, keeper: Keeper,
-        peers: Peers, schedule: Schedule, watch: InterruptionWatch,
+        self, *, model: nn.Module, data: Dataset[Any], loss_of: LossOf,
+        keeper: Keeper | ShardedStore, peers: Peers, schedule: Schedule, watch: InterruptionWatch,
         held_out: Dataset[Any] | None = None, virtual_workers: int | None = None,
         allow_inexact: bool = False, on_step: Sequence[Callable[[int, float], None]] = (),
         clock: Clock | None = None,
@@ -89,6 +94,9 @@ class Trainer:
         self._wrapped: nn.Module = model
         self._loss_of = loss_of
         self._keeper = keeper
+        self._sharded = None if isinstance(keeper, Keeper) else keeper
+        if self._sharded is not None:
+            _refuse_with_shards(schedule, virtual_workers)
         self._peers = peers
         self._schedule = schedule
         self._watch = watch
@@ -131,7 +139,10 @@ class Trainer:
             CheckpointError: a save failed, here or on another rank, or the checkpoint to
                 go on from must not be used.
         """
-        self._peers.led(self._keeper.prepare)
+        if self._sharded is not None:
+            self._sharded.prepare()
+        else:
+            self._peers.led(self._keeper.prepare)
         self._seed()
         saved_at = self._resume()
         if self.step < self._schedule.steps:
@@ -200,7 +211,7 @@ class Trainer:
             self._virtual.streams[worker] = capture_rng()
 
     def _wrap(self) -> None:
-        if self._peers.world_size == 1 or self._virtual is not None:
+        if self._peers.world_size == 1 or self._virtual or self._sharded:
             return
         self._wrapped = DistributedDataParallel(self.model)
         batch = self._to_device(
@@ -281,6 +292,8 @@ class Trainer:
         return batch
 
     def _reducing(self, *, now: bool) -> AbstractContextManager[None]:
+        if self._sharded is not None:
+            self.model.set_requires_gradient_sync(now)
         if now or not isinstance(self._wrapped, DistributedDataParallel):
             return nullcontext()
         waiting: AbstractContextManager[None] = self._wrapped.no_sync()
@@ -350,17 +363,29 @@ class Trainer:
 
     def _save(self, *, at_once: bool) -> None:
         """Hand the state to the keeper; with `at_once` it is durable on return."""
+        if self._sharded is not None:
+            self._sharded.save(
+                self.model, self.optimizer, step=self.step, mine=self.state.mine(),
+                shared=self.state.capture_parts(), epoch=self.sampler.epoch,
+                score=self._score,
+            )  # fmt: skip
+            if at_once:
+                self._sharded.wait(self._watch.seconds_left())
+            self._score = None
+            return
+        keeper = self._keeper
+        assert isinstance(keeper, Keeper)
         gathered = self._peers.gather(self._streams())
         streams = {shard: mine for some in gathered for shard, mine in some.items()}
 
         def save() -> None:
             state = self.state.capture([streams[shard] for shard in sorted(streams)])
-            self._keeper.save(
+            keeper.save(
                 state, step=self.step, epoch=self.sampler.epoch,
                 world_size=self._shards, score=self._score,
             )  # fmt: skip
             if at_once:
-                self._keeper.wait(self._watch.seconds_left())
+                keeper.wait(self._watch.seconds_left())
 
         try:
             # Every rank learns how it went: nobody trains on past a save that failed.
@@ -381,10 +406,21 @@ class Trainer:
 
     def _resume(self) -> int | None:
         """Put back the newest whole checkpoint, and return its step; None without one."""
-        state = self._keeper.load_for(self._peers)
-        if state is None:
+        found = (
+            self._load(self._keeper)
+            if isinstance(self._keeper, Keeper)
+            else self._load_shards(self._keeper)
+        )
+        if not found:
             log.info("starting at step 0")
             return None
+        log.info("resuming after step %d", self.step)
+        return self.step
+
+    def _load(self, keeper: Keeper) -> bool:
+        state = keeper.load_for(self._peers)
+        if state is None:
+            return False
         self.state.restore(
             state, rank=self._mine[0], world_size=self._shards,
             allow_inexact=self._allow_inexact,
@@ -392,8 +428,32 @@ class Trainer:
         if self._virtual is not None:
             for worker in self._mine:
                 self._virtual.streams[worker] = state["ranks"][worker]["rng"]
-        log.info("resuming after step %d", self.step)
-        return self.step
+        return True
+
+    def _load_shards(self, sharded: ShardedStore) -> bool:
+        found = sharded.load(self.model, self.optimizer)
+        if found is None:
+            return False
+        if not self._allow_inexact:
+            refuse_other_world(found["world_size"], self._shards)
+        self.state.restore_parts(found["shared"])
+        self.state.step = found["step"]
+        self.state.restore_mine(found["mine"], self._peers.rank)
+        return True
+
+
+def _refuse_with_shards(schedule: Schedule, virtual_workers: int | None) -> None:
+    odd = {
+        "virtual workers": virtual_workers is not None,
+        "an average": schedule.average > 0,
+        "fp16": schedule.precision == "fp16",
+    }
+    for name, is_asked in odd.items():
+        if is_asked:
+            raise UsageError(
+                f"a sharded model goes not with {name}",
+                hint="leave it out, or train the model whole on each rank",
+            )
 
 
 def be_deterministic() -> None:

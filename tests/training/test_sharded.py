@@ -1,12 +1,15 @@
 """FSDP2 on two ranks: saved, lost, loaded, with the bits of a quiet run."""
 
+import os
 import pickle
 import shutil
+import signal
 
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from spotchaos.errors import CheckpointError, StoreError
+from spotchaos.errors import CheckpointError, SpotchaosError, StoreError
 from spotchaos.stores.local import LocalStore
 from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.manifest import NAME
@@ -14,6 +17,8 @@ from spotchaos.training.peers import join
 from spotchaos.training.rng import capture_rng, restore_rng, seed_everything
 from spotchaos.training.sharded import ShardedStore, _Reader
 from spotchaos.training.sync import Mirror
+from spotchaos.training.trainer import Schedule, Trainer
+from spotchaos.training.watch import InterruptionWatch
 
 fsdp = pytest.importorskip("torch.distributed.fsdp")
 if not hasattr(fsdp, "fully_shard"):
@@ -157,16 +162,125 @@ def test_a_copy_that_fails_reaches_both_ranks(forked, tmp_path):
     assert all("AccessDenied" in rank.result for rank in ranks)
 
 
+# --- the trainer on a sharded model
+
+
+def train_sharded(out, *, kill_at=None, signal_at=None, copies=None, **options):
+    """Train a sharded toy on this rank; return whether it is finished, or why not."""
+
+    def interrupt(step, loss):
+        for number, at in ((signal.SIGKILL, kill_at), (signal.SIGTERM, signal_at)):
+            if step == at:
+                os.kill(os.getpid(), number)
+
+    with InterruptionWatch() as watch:
+        peers = join(timeout_s=20)
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3)
+        )
+        fsdp.fully_shard(model[0])
+        fsdp.fully_shard(model)
+        local = CheckpointStore(out, run_id="toy")
+        mirror = None if copies is None else Mirror(local, copies)
+        try:
+            trainer = Trainer(
+                model=model, data=TOY_DATA, loss_of=toy_loss, peers=peers, watch=watch,
+                keeper=ShardedStore(local, peers, mirror=mirror), on_step=[interrupt],
+                held_out=TOY_DATA, schedule=Schedule(batch=2, warm_up=2, **options),
+            )  # fmt: skip
+            return trainer.run()
+        except SpotchaosError as error:
+            return str(error)
+        finally:
+            peers.leave()
+
+
+TOY_DATA = TensorDataset(torch.randn(60, 6), torch.randint(0, 3, (60,)))
+
+
+def toy_loss(model, batch):
+    return torch.nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def on_ranks(forked, out, ranks=2, **options):
+    started = forked.ranks(ranks, lambda: train_sharded(out, **options))
+    return forked.wait(started), [rank.result for rank in started]
+
+
+def shards(out):
+    """Return what the newest checkpoint holds, as bytes by name of file.
+
+    Torch's own index is left out: each save gets a number of its own there.
+    """
+    newest = CheckpointStore(out).newest()
+    names = newest.manifest.files.keys() - {".metadata"}
+    return {name: (newest.folder / name).read_bytes() for name in names}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_the_trainer_goes_on_with_the_bits_of_a_quiet_run(forked, tmp_path, ranks):
+    options = {
+        "steps": 8, "save_every": 3, "accumulate": 2, "evaluate_every": 4, "ranks": ranks,
+        "precision": "bf16",
+    }  # fmt: skip
+    copies = LocalStore(str(tmp_path / "copies"))
+    assert on_ranks(forked, tmp_path / "quiet", **options)[1] == [True] * ranks
+    cut = tmp_path / "cut"
+    codes, _ = on_ranks(forked, cut, kill_at=4, copies=copies, **options)
+    assert -signal.SIGKILL in codes
+    answers = on_ranks(forked, cut, signal_at=7, copies=copies, **options)[1]
+    assert answers == [False] * ranks
+    assert CheckpointStore(cut).newest().step == 7
+    shutil.rmtree(cut)  # the machine is lost, and all that it had was sent
+    assert on_ranks(forked, cut, copies=copies, **options)[1] == [True] * ranks
+    assert shards(cut) == shards(tmp_path / "quiet")
+
+
+def test_another_world_is_refused_by_every_rank_unless_inexact_is_allowed(
+    forked, tmp_path
+):
+    on_ranks(forked, tmp_path, steps=2)
+    answers = on_ranks(forked, tmp_path, steps=4, ranks=3)[1]
+    assert all("written by 2 ranks, this run has 3" in answer for answer in answers)
+    assert CheckpointStore(tmp_path).newest().step == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "odd"),
+    [({"average": 0.9}, "an average"), ({"precision": "fp16"}, "fp16")],
+)
+def test_what_goes_not_with_shards_is_refused(forked, tmp_path, options, odd):
+    answers = on_ranks(forked, tmp_path, steps=2, **options)[1]
+    assert all(f"a sharded model goes not with {odd}" in answer for answer in answers)
+
+
+def test_a_checkpoint_of_another_model_is_refused_on_every_rank(forked, tmp_path):
+    on_ranks(forked, tmp_path, steps=2)
+
+    def other():
+        peers = join(timeout_s=20)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 24), torch.nn.Linear(24, 3))
+        fsdp.fully_shard(model)
+        optimizer = torch.optim.AdamW(model.parameters())
+        try:
+            ShardedStore(CheckpointStore(tmp_path), peers).load(model, optimizer)
+        except CheckpointError as error:
+            return str(error)
+        finally:
+            peers.leave()
+
+    ranks = forked.ranks(2, other)
+    assert forked.wait(ranks) == [0, 0]
+    assert all("does not fit this model" in rank.result for rank in ranks)
+
+
 class Hostile:
     def __reduce__(self):
-        import os
-
         return os.system, ("touch /tmp/hostile-metadata-ran",)
 
 
 def test_a_hostile_metadata_file_is_refused_and_does_not_run(tmp_path):
-    import os
-
     (tmp_path / ".metadata").write_bytes(pickle.dumps(Hostile()))
     with pytest.raises(CheckpointError, match=r"asks for posix\.system"):
         _Reader(tmp_path).read_metadata()
