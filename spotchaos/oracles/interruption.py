@@ -240,9 +240,12 @@ def _was_whole(case: Case, link: Link) -> bool:
     """Whether a resume point of the warned step or a later one was whole in time."""
     step = (link.joined or 0) + (link.attempt.signalled_step or 0)
     following = [k for k in case.links if k.number == link.number + 1]
-    saved = following[0].saved if following else ()
-    return not following or any(
-        s.attempt == link.number and s.is_whole and s.step >= step for s in saved
+    if not following or (following[0].joined or 0) >= max(1, step):
+        # Who resumed from it proves that it was whole, whatever was seen of its end.
+        return True
+    return any(
+        s.attempt == link.number and s.is_whole and s.step >= step
+        for s in following[0].saved
     )
 
 

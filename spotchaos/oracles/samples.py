@@ -134,19 +134,7 @@ def ledger(case: Case) -> dict[str, Any]:
 def _compare(case: Case, link: Link) -> tuple[int, int]:
     """Count samples repeated and skipped in the epochs that one attempt trained on."""
     assert link.joined is not None
-    whole: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
-    for rank, view in link.views.items():
-        shift = epoch_shift(view.line, view.trace, view.joined)
-        own = {
-            view.joined + m.step: (
-                None if shift is None or m.epoch is None else m.epoch + shift,
-                m,
-            )
-            for m in view.trace.steps
-        }
-        before = _numbered(view.line.steps)
-        kept = {s: entry for s, entry in before.items() if s <= view.joined}
-        whole[rank] = {**kept, **own}
+    whole = whole_course(link)
     # What lies beyond the horizon is a wrong count of steps: it repeats nothing, but what
     # is trained on there was not left out.
     course = {
@@ -180,6 +168,35 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
         _, less = _difference(expected, in_all, epoch, ended=over)
         repeated, skipped = repeated + more, skipped + less
     return repeated, skipped
+
+
+def whole_course(link: Link) -> Course:
+    """Return what an attempt continued, and then did itself, on every rank.
+
+    The number of ranks may have changed: what a rank that is gone trained on before the
+    join counts, and so does what a new one trained on after it.
+    """
+    whole: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
+    joined = link.joined or 0
+    for rank, line in link.line.ranks.items():
+        before = _numbered(line.steps)
+        whole[rank] = {s: entry for s, entry in before.items() if s <= joined}
+    shifts = {
+        rank: epoch_shift(view.line, view.trace, joined)
+        for rank, view in sorted(link.views.items())
+    }
+    usual = next(iter(shifts.values()), None)
+    for rank, trace in link.attempt.trace.ranks.items():
+        shift = shifts.get(rank, usual)
+        own = {
+            joined + mark.step: (
+                None if shift is None or mark.epoch is None else mark.epoch + shift,
+                mark,
+            )
+            for mark in trace.steps
+        }
+        whole[rank] = {**whole.get(rank, {}), **own}
+    return whole
 
 
 def _in_total(tally: Tally) -> Counter[Sample]:

@@ -9,6 +9,8 @@ from laying import BASELINE, PLAIN, changed, lost, with_last
 from synthetic import Flaw, Program, digest, names
 
 from spotchaos.oracles import judge
+from spotchaos.oracles.lineage import lay_out
+from spotchaos.oracles.samples import whole_course
 
 # -- rule 2: samples -------------------------------------------------------------------
 
@@ -18,6 +20,25 @@ def test_steps_done_again_are_lost_work_and_not_repeated_samples():
     assert [r.lost_steps for r in judgement.resumes] == [3, 2]
     assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 0)
     assert names(judgement) == []
+
+
+def test_a_last_attempt_that_ends_early_leaves_out_what_came_after_it():
+    def only_one_step(rank):
+        return replace(rank, steps=rank.steps[:1])
+
+    judgement = judge(with_last(PLAIN.trial([15]), ranks=only_one_step), BASELINE)
+    # It joined at step 12 of 24, and each step has two samples.
+    assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (0, 22)
+
+
+def test_what_a_rank_that_is_gone_had_trained_on_counts():
+    two = Program(ranks=2)
+    trial = two.trial([13])
+    last = trial.attempts[1]
+    alone = replace(last.trace, ranks={0: last.trace.ranks[0]})
+    trial = replace(trial, attempts=(trial.attempts[0], replace(last, trace=alone)))
+    course = whole_course(lay_out(trial, two.baseline()).links[1])
+    assert {rank: max(steps) for rank, steps in course.items()} == {0: 24, 1: 12}
 
 
 def test_a_loader_of_what_is_left_that_numbers_anew_repeats_nothing():

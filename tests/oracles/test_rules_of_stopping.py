@@ -81,3 +81,14 @@ def test_a_save_begun_and_not_whole_misses_the_deadline():
     attempt = changed(trial.attempts[0], signal="TERM", signalled_step=15)
     told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
     assert names(judge(told, BASELINE)) == ["deadline-missed"]
+
+
+def test_a_checkpoint_that_was_resumed_from_was_in_time_though_its_end_was_not_seen():
+    def unseen(rank):
+        *others, last = rank.saves
+        return replace(rank, saves=(*others, replace(last, ended_at_s=None)))
+
+    trial = PLAIN.trial([16])
+    attempt = changed(trial.attempts[0], ranks=unseen, signal="TERM", signalled_step=15)
+    told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
+    assert names(judge(told, BASELINE)) == []
