@@ -10,7 +10,7 @@ from synthetic import Flaw, Program, names
 
 from spotchaos.model import Ended, ProgramException, SaveMark, StateMark, Trial, Verdict
 from spotchaos.oracles import judge
-from spotchaos.oracles.saves import pattern_of
+from spotchaos.oracles.saves import habit_of, pattern_of, saves_of
 
 # -- rule 3: saves and resume points ---------------------------------------------------
 
@@ -231,8 +231,32 @@ def test_attempts_that_fail_one_after_another_make_no_progress():
     assert "no-progress" not in names(judge(trial_of(*attempts[:3]), BASELINE))
 
 
+def test_attempts_that_fail_further_on_each_time_make_progress():
+    attempts = [*PLAIN.trial([13, 5, 5, 3]).attempts]
+    for number in (1, 2, 3):
+        attempts[number] = changed(attempts[number], ended=Ended.FAILED, exit_code=1)
+    judgement = judge(trial_of(*attempts), BASELINE)
+    assert [r.joined for r in judgement.resumes] == [12, 16, 20, 20]
+    assert "resume-failed" in names(judgement)
+    assert "no-progress" not in names(judgement)
+
+
 def test_a_write_that_isolation_refused_is_unknown():
     refused = never_trained(refused_write="/data/cache")
     judgement = judge(trial_of(first(), refused), BASELINE)
     assert judgement.verdict is Verdict.UNKNOWN
     assert "/data/cache" in judgement.findings[0].message
+
+
+def test_a_save_that_a_rank_has_not_written_is_not_whole():
+    trace = PLAIN.attempt(stop=13)[0].trace
+    rank = trace.ranks[0]
+    both = replace(trace, ranks={0: rank, 1: rank}, world_size=2)
+    habit = habit_of(both, ("ckpt-#.pt",))
+    late = replace(both, ranks={0: rank, 1: replace(rank, saves=rank.saves[:-1])})
+    found = saves_of(late, attempt=1, joined=0, ended=Ended.RECLAIMED, habit=habit)
+    assert [(save.step, save.is_whole) for save in found] == [
+        (4, True),
+        (8, True),
+        (12, False),
+    ]

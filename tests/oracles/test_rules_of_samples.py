@@ -230,3 +230,11 @@ def test_samples_have_one_name_with_a_loader_and_without(seen):
     assert names(judge(trial, program.baseline())) == names(expected)
     right = replace(trial, attempts=(begun, twin.trial([13]).attempts[1]))
     assert names(judge(right, program.baseline())) == []
+
+
+def test_an_order_that_starts_again_is_told_though_its_batches_come_round():
+    program = Program(order="fixed")
+    judgement = judge(program.trial([21], flaw=lost("position")), program.baseline())
+    # The batch of step 1 is also that of step 17, which is nearer to step 21.
+    assert judgement.resumes[0].joined == 20
+    assert "the order starts again" in judgement.findings[0].message
