@@ -24,6 +24,7 @@ from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
+from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence import oplog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.settings import Settings
@@ -31,7 +32,6 @@ from spotchaos.trial import (
     Stage,
     is_resume_point,
     main_rank,
-    pattern_of,
     run_attempt,
 )
 

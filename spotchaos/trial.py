@@ -6,7 +6,6 @@ frozen records of `spotchaos.model`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
@@ -41,6 +40,7 @@ from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote, start_of
 from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
+from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence.oplog import OpLog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.providers.stories import Story, story
@@ -252,11 +252,6 @@ def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
     if step >= land.horizon:
         return Plan((), after_finish=True)
     return Plan((KillPoint(site="step-end", occurrence=step),))
-
-
-def pattern_of(path: str) -> str:
-    """Return a path with each run of digits replaced by `#`, so that steps do not matter."""
-    return re.sub(r"\d+", "#", path)
 
 
 def is_resume_point(paths: Sequence[str], patterns: Sequence[str]) -> bool:
