@@ -181,7 +181,8 @@ def test_the_hf_trainer_takes_a_folder_that_is_not_whole(explored):
 @needs("lightning")
 def test_lightning_is_torn_where_tmpdir_is_another_filesystem(explored):
     program = SCENARIOS / "lightning_fit.py"
-    assert findings(explored(program, saves=2), "kill") == set()
+    # Its random streams it restores not even after a clean stop.
+    assert findings(explored(program, saves=2), "kill") <= {"rng-not-restored"}
     elsewhere = explored(program, saves=2, tmp_elsewhere=True)
     assert "torn-checkpoint" in findings(elsewhere, "kill")
 
