@@ -16,7 +16,9 @@ import torch
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from spotchaos.training import manifest as manifests
 from spotchaos.training.checkpoint import CheckpointStore
+from spotchaos.training.manifest import Manifest
 
 TEARS = ("all", "none", "half", "zeros")
 
@@ -214,16 +216,36 @@ class Disk(RuleBasedStateMachine):
         with self.recorder.recording(self.skip):
             self.store.prepare()
 
-    def save_now(self, steps):
+    def save_now(self, steps, score=None):
         self.step += steps
         self.tag += 1
         with self.recorder.recording(self.skip):
-            self.store.save(state_of(self.step, self.tag), step=self.step)
+            self.store.save(state_of(self.step, self.tag), step=self.step, score=score)
 
-    @rule(steps=st.integers(0, 3))
-    def save(self, steps):
-        self.save_now(steps)
+    @rule(steps=st.integers(0, 3), score=st.sampled_from([None, 1.0, 2.0, 3.0]))
+    def save(self, steps, score):
+        before = self.scores()
+        self.save_now(steps, score)
         self.durable = (self.step, self.tag)
+        kept = self.scores()
+        (new,) = kept.keys() - before.keys()
+        assert kept.keys() == self.what_stays({new: score, **before}) | {new}
+
+    def scores(self):
+        """Return the score of each checkpoint that is there, newest first."""
+        return {
+            folder.name: Manifest.parse(
+                (folder / manifests.NAME).read_bytes(), of=folder.name
+            ).score
+            for folder in self.store.committed()
+        }
+
+    def what_stays(self, scores):
+        """Say what retention leaves of checkpoints: the newest ones, and the best."""
+        newest = list(scores)
+        scored = [name for name in newest if scores[name] is not None]
+        best = min(scored, key=scores.get, default=newest[0])
+        return {best, *newest[: self.store.keep]}
 
     @precondition(lambda self: self.recorder.ops)
     @rule(data=st.data(), keep=st.integers(1, 2))
