@@ -105,9 +105,9 @@ def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]
     return found
 
 
-def optimizer_states() -> list[tuple[int, Any]]:
-    """Return (place, state by parameter) of all live optimizers, not their owners."""
-    return [(i, getattr(o, "state", {})) for i, o in LIVING.placed_optimizers()]
+def optimizer_states(idle: frozenset[int] = frozenset()) -> list[tuple[int, Any]]:
+    """Return (place, state by parameter) of live optimizers, not their owners."""
+    return [(i, getattr(o, "state", {})) for i, o in LIVING.placed_optimizers(idle)]
 
 
 def optimizer_entries(
@@ -141,9 +141,12 @@ def digest_optimizer(entries: list[tuple[str, dict[str, Any]]]) -> str:
     return digest.hex()
 
 
-def all_groups() -> list[tuple[int, list[dict[str, Any]]]]:
-    """Return (place, groups) of all live optimizers."""
-    return [(place, list(o.param_groups)) for place, o in LIVING.placed_optimizers()]
+def all_groups(
+    idle: frozenset[int] = frozenset(),
+) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Return (place, groups) of live optimizers."""
+    placed = LIVING.placed_optimizers(idle)
+    return [(place, list(o.param_groups)) for place, o in placed]
 
 
 def rates(optimizers: list[tuple[int, list[dict[str, Any]]]]) -> list[Any]:
@@ -167,11 +170,14 @@ def watched(owners: list[Any], action: Callable[[Any], None]) -> list[Any]:
     return [weakref.ref(owner, action) for owner in owners]
 
 
-def schedulers() -> list[Any]:
+def schedulers(idle: frozenset[int] = frozenset()) -> list[Any]:
     """Return what decides the next rates, for each live scheduler of a live optimizer."""
     found = []
+    at_rest = {id(o) for index, o in LIVING.live_optimizers() if index in idle}
     for scheduler in SCHEDULERS.live():
         state = scheduler.__dict__
+        if id(state.get("optimizer")) in at_rest:
+            continue
         counters = [
             [c, number_of(state[c])] for c in _COUNTERS if state.get(c) is not None
         ]

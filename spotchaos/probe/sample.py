@@ -7,6 +7,7 @@ is about to change something calls `settle` first.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 # Below this many bytes a thread costs more than it hides.
 _WORTH_A_THREAD_BYTES = 4 << 20
+
+# Ways in which optimizers of the same parameters may take turns, at most.
+_MOST_CHOICES = 16
 
 # What only an optimizer step changes, or what follows one.
 _STEADY = ("weights", "optimizer", "averages")
@@ -37,6 +41,7 @@ class Found:
         self._names = {id(parameter): name for name, parameter in self.weights}
         # An optimizer makes its state at its first step, which may be still to come.
         self._states = components.optimizer_states()
+        self.rivals = LIVING.rivals()
 
     @property
     def optimizer(self) -> list[tuple[str, dict[str, Any]]]:
@@ -73,6 +78,20 @@ class Found:
             return components.sorted_digest(self.averages) if self.averages else None
         return components.digest_optimizer(self.optimizer) if self.groups else None
 
+    def without(self, idle: frozenset[int]) -> dict[str, str]:
+        """Return what the optimizers' components are without those that are idle."""
+        entries = components.optimizer_entries(
+            self._names, components.optimizer_states(idle)
+        )
+        found = {"optimizer": components.digest_optimizer(entries)}
+        rates = components.rates(components.all_groups(idle))
+        schedulers = components.schedulers(idle)
+        if rates:
+            found["rates"] = components.digest_values(rates)
+        if schedulers:
+            found["scheduler"] = components.digest_values(schedulers)
+        return found
+
     def is_worth_a_thread(self) -> bool:
         size = 0
         for _, tensor in self.weights:
@@ -99,6 +118,10 @@ class Sample:
         self.names: dict[str, int] = {}
         self.dtypes: dict[str, str] = {}
         self.written = False
+        # Of optimizers that train the same parameters, those that are idle -> what the
+        # components are without them; which they are is told by the step to come.
+        self._without: dict[frozenset[int], dict[str, str]] = {}
+        self._rivals: list[list[int]] = []
         self._thread: threading.Thread | None = None
         self._base: Sample | None = None
 
@@ -114,6 +137,8 @@ class Sample:
             for name in _STEADY:
                 if name in base.components:
                     self.components[name] = base.components[name]
+            for idle, found in self._without.items():
+                found["optimizer"] = base._without.get(idle, found)["optimizer"]
             self._base = None
 
     def fill(
@@ -145,7 +170,29 @@ class Sample:
         self._put("rates", components.rates(found.groups))
         self._put("scheduler", components.schedulers())
         self._put("scaler", components.scalers())
+        self._rivals = found.rivals
+        for idle in _idle_sets(found.rivals):
+            self._without[idle] = found.without(idle)
         self.read_streams()
+
+    def settle_rivals(self, turns: dict[int, int]) -> None:
+        """Leave out optimizers whose parameters another one trains.
+
+        Args:
+            turns: index of an optimizer -> the moment of its last step. Of those that
+                never stepped, the newest is what the program made to train with.
+        """
+        idle = frozenset(
+            index
+            for group in self._rivals
+            for index in group
+            if index != max(group, key=lambda i: (turns.get(i, -1), i))
+        )
+        found = self._without.get(idle)
+        if found is not None:
+            for name in ("optimizer", "rates", "scheduler"):
+                self.components.pop(name, None)
+            self.components.update(found)
 
     def read_streams(self) -> None:
         """Read the random streams of this moment."""
@@ -165,6 +212,15 @@ class Sample:
     def _put(self, name: str, values: list[Any]) -> None:
         if values:
             self.components[name] = components.digest_values(values)
+
+
+def _idle_sets(rivals: list[list[int]]) -> list[frozenset[int]]:
+    """Return every choice of one optimizer of each group, as the others: few at most."""
+    if not rivals:
+        return []
+    chosen = itertools.islice(itertools.product(*rivals), _MOST_CHOICES)
+    everyone = {index for group in rivals for index in group}
+    return [frozenset(everyone.difference(one)) for one in chosen]
 
 
 class Keeper:

@@ -74,12 +74,41 @@ class Living:
             (i, o) for i, o in pairs if o is not None and hasattr(o, "param_groups")
         ]
 
-    def placed_optimizers(self) -> list[tuple[int, Any]]:
+    def placed_optimizers(
+        self, idle: frozenset[int] = frozenset()
+    ) -> list[tuple[int, Any]]:
         """Return (place among those that live, optimizer): what fingerprints call it.
 
         A resumed program may have made one more, and dropped it for the one it loaded.
+
+        Args:
+            idle: indices of those that are left out.
         """
-        return list(enumerate(optimizer for _, optimizer in self.live_optimizers()))
+        return list(
+            enumerate(o for index, o in self.live_optimizers() if index not in idle)
+        )
+
+    def rivals(self) -> list[list[int]]:
+        """Return the indices of optimizers that train the same parameters, by group.
+
+        One that searched for a rate may live on beside the one that then trains. Those
+        that share their groups are a wrapper and what it wraps: both are at work.
+        """
+        live = self.live_optimizers()
+        if len(live) < 2:
+            return []
+        same: dict[frozenset[int], list[int]] = {}
+        for index, optimizer in live:
+            trained = frozenset(id(p) for p in parameters_of(optimizer))
+            same.setdefault(trained, []).append(index)
+        of = dict(live)
+        return [
+            indices
+            for indices in same.values()
+            if len(indices) > 1
+            and len({id(g) for i in indices for g in of[i].param_groups})
+            == sum(len(of[i].param_groups) for i in indices)
+        ]
 
     def drop_the_dead(self) -> None:
         """Collect garbage if more than one optimizer seems to live.

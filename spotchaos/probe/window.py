@@ -37,6 +37,7 @@ class Training:
         self.main_used: int | None = None
         self.thread: int | None = None  # the one that trains
         self._stepped_last: int | None = None
+        self._turns: dict[int, int] = {}  # optimizer -> how many had stepped before it
         self.epoch = 0
         self.in_backward = 0
         self.has_backward = False  # `backward` was called, not only `autograd.grad`
@@ -187,6 +188,7 @@ class Training:
         self._in_closure = False
         self.optimizer_steps[index] = self.optimizer_steps.get(index, 0) + 1
         self._stepped_last = index
+        self._turns[index] = self.counted["optimizer"]
         self.thread = threading.get_ident()
         if has_closure:
             self._consume(optimizer, index)
@@ -327,6 +329,7 @@ class Training:
     def write_sample(self, sample: Sample, *, at: str, **more: Any) -> None:
         """Write a sample's mark, once its fingerprints are there."""
         sample.settle()
+        sample.settle_rivals(self._turns)
         sample.written = True
         names = {}
         if not self.first_written:

@@ -332,6 +332,37 @@ sched = torch.optim.lr_scheduler.StepLR(opt, 2)
         assert twice.column(component) == once.column(component)
 
 
+def test_an_optimizer_that_searched_for_a_rate_is_idle_beside_the_one_that_trains(
+    quick,
+):
+    search = """
+kept = copy.deepcopy(net.state_dict()); rng = torch.get_rng_state()
+search = torch.optim.SGD(net.parameters(), 1e-3)
+decay = torch.optim.lr_scheduler.ExponentialLR(search, 2.0)
+for _ in range(3):
+    net(x[:8]).square().mean().backward()
+    search.step(); decay.step(); search.zero_grad()
+net.load_state_dict(kept); torch.set_rng_state(rng)
+"""
+    plain = quick(HEAD + ADAM + steps())
+    searched = quick(HEAD + search + ADAM + steps(), main_optimizer=1)
+    assert len(searched.steps) == 9
+    for component in ("weights", "optimizer", "rates", "scheduler"):
+        assert searched.column(component)[3:] == plain.column(component)
+    # Wrapper and wrapped share their groups, and both are at work.
+    wrapped = """
+class Outer(torch.optim.Optimizer):
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner, self.param_groups = inner, inner.param_groups
+    def step(self, closure=None):
+        self.inner.step()
+opt = Outer(torch.optim.AdamW(net.parameters(), 1e-2))
+"""
+    ran = quick(HEAD + wrapped + steps())
+    assert len(set(ran.column("optimizer"))) == len(ran.states())
+
+
 def test_a_resume_that_makes_one_optimizer_fewer_is_counted_by_the_one_it_has(quick):
     ran = quick(HEAD + ADAM + steps(), main_optimizer=1)
     assert len(ran.steps) == 6
