@@ -8,7 +8,7 @@ import pytest
 from laying import BASELINE, PLAIN, changed, trial_of, with_last
 from synthetic import names
 
-from spotchaos.model import Ended, Verdict
+from spotchaos.model import Ended, NoticePlayed, Verdict
 from spotchaos.oracles import judge
 
 # -- rules 5 and 6: what was carried out, and how it was answered ----------------------------
@@ -92,3 +92,53 @@ def test_a_checkpoint_that_was_resumed_from_was_in_time_though_its_end_was_not_s
     attempt = changed(trial.attempts[0], ranks=unseen, signal="TERM", signalled_step=15)
     told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
     assert names(judge(told, BASELINE)) == []
+
+
+def noticed(*, stop, deadline_s, reclaimed=True, story="aws", **changes):
+    """Return a trial with a notice after step 13, read at once, and what came of it."""
+    trial = PLAIN.trial([stop])
+    attempt = trial.attempts[0]
+    told_at_s = next(m.t_s for m in attempt.trace.ranks[0].steps if m.step == 13)
+    notice = NoticePlayed(
+        story=story,
+        provider="aws",
+        grace_s=120.0,
+        time_scale=60.0,
+        deadline_at_s=told_at_s + deadline_s,
+        reclaimed=reclaimed,
+        asked=9,
+        asked_after=3,
+    )
+    attempt = changed(
+        attempt, notice=notice, notice_at_s=told_at_s, signalled_step=13, **changes
+    )
+    return replace(trial, attempts=(attempt, *trial.attempts[1:]))
+
+
+def test_training_on_to_the_deadline_of_a_notice_is_ignoring_it():
+    trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
+    assert names(judge(trial, BASELINE)) == ["notice-ignored"]
+
+
+def test_nobody_can_keep_a_deadline_that_the_provider_does_not_keep():
+    trial = noticed(stop=15, deadline_s=1e6, reclaimed_at_s=1.0)
+    assert names(judge(trial, BASELINE)) == []
+
+
+@pytest.mark.parametrize(
+    ("story", "expected"),
+    [
+        pytest.param("aws-rebalance", ["stopped-for-advice"], id="advice"),
+        pytest.param("azure-withdrawn", [], id="withdrawn"),
+    ],
+)
+def test_a_notice_that_no_reclaim_follows_is_no_reason_to_stop(story, expected):
+    trial = noticed(
+        stop=13,
+        deadline_s=1e6,
+        reclaimed=False,
+        story=story,
+        ended=Ended.EXITED,
+        exit_code=143,
+    )
+    assert names(judge(trial, BASELINE)) == expected
