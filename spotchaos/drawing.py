@@ -19,15 +19,11 @@ from spotchaos.persistence.crash_states import (
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
 from spotchaos.persistence.rank_cuts import early_tokens
-from spotchaos.recorded import (
-    MOST_POINTS,
-    Recorded,
-    barriers,
-    crash_points,
-    spread,
-)
+from spotchaos.recorded import Recorded, barriers, crash_points, spread
 from spotchaos.settings import Settings
 
+# Ways in which one rank dies earlier: each is resumed from by all ranks.
+MOST_EARLY = 150
 # Crash points within one recorded resume.
 MOST_RESUME_POINTS = 60
 IN_A_RESUME = "kill during a resume"
@@ -100,7 +96,7 @@ class Drawing:
             for token in early_tokens(record.history, barriers(record))
             if token.number in points
         ]
-        kept = [early[i] for i in spread(range(len(early)), MOST_POINTS)]
+        kept = [early[i] for i in spread(range(len(early)), MOST_EARLY)]
         self.counts["early ranks"] = len(kept)
         if len(kept) < len(early):
             self.left_out.append(
