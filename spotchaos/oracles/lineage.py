@@ -202,6 +202,10 @@ class _Builder:
                 sampled={
                     rank: {*one.states, *one.weak} for rank, one in line.ranks.items()
                 },
+                partly={
+                    rank: one.weak.keys() - one.states.keys()
+                    for rank, one in line.ranks.items()
+                },
             )
             if not found.step and not any(0 in r.states for r in trace.ranks.values()):
                 # It trained nothing: a fresh model at the end tells of no place.

@@ -9,7 +9,7 @@ from spotchaos.model import Attempt, Ended, Finding
 from spotchaos.oracles.causes import is_foreign, is_restart
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import oldest_acceptable
-from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
+from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
 
 # Attempts in a row that end by themselves, none further than the one before.
 STUCK_AFTER = 3
@@ -132,7 +132,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
         yield Finding(
             "silent-restart",
             f"attempt {link.number} started again from step 0 although the checkpoint of"
-            f" step {link.newest} was there; {steps_of(link.lost)} were lost",
+            f" step {link.newest} was there; {lost(link.lost)}",
             hint="look where the program searches for checkpoints and what it does when"
             " loading fails: an exception that is swallowed, or a path that depends on"
             " the time or the job, starts over without a word",
@@ -143,7 +143,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
         yield Finding(
             "stale-resume",
             f"attempt {link.number} resumed at step {link.joined} although the checkpoint"
-            f" of step {link.newest} was whole; {steps_of(link.lost)} were lost",
+            f" of step {link.newest} was whole; {lost(link.lost)}",
             hint="choose the newest by its step as a number, not by the order of names or"
             " by file times, and move the pointer as soon as a checkpoint is whole",
             attempt=link.number,
@@ -166,8 +166,7 @@ def _no_checkpoint(link: Link) -> Finding:
     return Finding(
         "no-checkpoint",
         f"attempt {link.number} started again from step 0: the program saves nothing"
-        f" before its end that it could resume from; {steps_of(link.previous_end)} were"
-        " lost",
+        f" before its end that it could resume from; {lost(link.previous_end)}",
         hint="save model, optimizer, scheduler, random streams and the position in the"
         " data every few minutes, and load the newest at the start",
         attempt=link.number,

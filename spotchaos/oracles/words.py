@@ -88,6 +88,11 @@ def steps_of(count: int) -> str:
     return f"{count} step{'' if count == 1 else 's'}"
 
 
+def lost(count: int) -> str:
+    """Return "1 step was lost" or "n steps were lost"."""
+    return f"{steps_of(count)} {'was' if count == 1 else 'were'} lost"
+
+
 def from_where(origin: int | str) -> str:
     """Return the end of a sentence that says whose value a component had."""
     if origin == "fresh":

@@ -177,11 +177,16 @@ def look_up(line: RankLine, columns: Columns, *, leave_out: Collection[str]) -> 
 Score = tuple[int, int]  # votes of the state, votes of streams and batch
 
 
-def scores(looked: Looked) -> dict[int, Score]:
+def scores(looked: Looked, partly: Collection[int] = ()) -> dict[int, Score]:
     """Return the steps at which a rank may have joined, with what speaks for each.
 
     A value of step 0 is what a component has that was *not* restored, so it speaks for
     nothing as long as any other component has a value that only later steps have.
+
+    Args:
+        looked: the look-ups of one rank.
+        partly: steps of which the line knows no more than `STRONG`; what it does not
+            know there speaks against none of them.
     """
     state = [c for c in STATE_COMPONENTS if c in looked]
     others = [c for c in looked if c not in STATE_COMPONENTS]
@@ -193,7 +198,9 @@ def scores(looked: Looked) -> dict[int, Score]:
         candidates = looked.get("weights", looked.get("optimizer", frozenset()))
     return {
         step: (
-            sum(step in looked[c] for c in state),
+            sum(
+                step in looked[c] or (step in partly and c not in STRONG) for c in state
+            ),
             sum(step in looked[c] for c in others),
         )
         for step in candidates
@@ -229,6 +236,7 @@ def join(
     fits: int | None = None,
     reached: int | None = None,
     sampled: Mapping[int, Collection[int]] | None = None,
+    partly: Mapping[int, Collection[int]] | None = None,
 ) -> Join:
     """Decide at which step of a line an attempt joined.
 
@@ -245,9 +253,13 @@ def join(
             later can have been saved.
         sampled: rank -> steps of whose state the line has a fingerprint; a rank has no
             voice on other steps. None: all.
+        partly: rank -> steps of which the line knows no more than `STRONG`.
     """
     saved = frozenset(saves) | {0}
-    found = {rank: scores(columns) for rank, columns in looked.items()}
+    found = {
+        rank: scores(columns, (partly or {}).get(rank, ()))
+        for rank, columns in looked.items()
+    }
     known = {rank: each for rank, each in found.items() if each}
     if not known:
         return Join(None, dict.fromkeys(looked))
@@ -284,7 +296,7 @@ def join(
         )
     }
     if shared:
-        step = max(shared, key=lambda s: order(s, known.keys()))
+        step = max(shared, key=lambda s: order(s, voices.keys()))
         return Join(step, dict.fromkeys(looked, step), _total(known, step))
     own = {
         rank: max(known[rank], key=lambda s: order(s, [rank]))

@@ -40,8 +40,7 @@ def _judge_sparse(program, stop, flaw):
 @QUICK
 @given(st.data())
 def test_a_perfect_resume_is_held_with_states_at_saves_alone(data):
-    # Where weights stand still and not every step has a state, nothing tells the step.
-    program = data.draw(programs(momentum=True, warmup=0, plateau=()))
+    program = data.draw(programs())
     stop, joined = plan_of(data, program)
     judgement = _judge_sparse(program, stop, PERFECT)
     assert names(judgement) == []
@@ -51,8 +50,7 @@ def test_a_perfect_resume_is_held_with_states_at_saves_alone(data):
 @QUICK
 @given(st.data())
 def test_a_lost_optimizer_is_named_with_states_at_saves_alone(data):
-    # Where weights stand still and not every step has a state, nothing tells the step.
-    program = data.draw(programs(momentum=True, warmup=0, plateau=()))
+    program = data.draw(programs(momentum=True))
     stop, joined = plan_of(data, program)
     judgement = _judge_sparse(program, stop, Flaw(lost=frozenset({"optimizer"})))
     only_finding(judgement, "optimizer-not-restored", "optimizer", joined)
