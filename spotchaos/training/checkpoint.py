@@ -87,7 +87,12 @@ class CheckpointStore:
             ) from error
 
     def _prepare(self) -> None:
+        made = [folder for folder in self.root.parents if not folder.exists()]
         self.root.mkdir(parents=True, exist_ok=True)
+        for folder in (self.root, *made):
+            # Or a power loss takes the folder, and whatever was synced in it.
+            with contextlib.suppress(PermissionError):
+                sync_folder(folder.parent)
         # Now, and not at the first save, which may be hours away.
         with tempfile.TemporaryFile(dir=self.root):
             pass

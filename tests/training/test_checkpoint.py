@@ -52,6 +52,13 @@ def test_an_empty_or_missing_folder_has_no_checkpoint(store):
     assert store.load_latest() is None
 
 
+def test_a_power_loss_takes_no_folder_that_checkpoints_lie_in(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("spotchaos.training.checkpoint.sync_folder", synced.append)
+    CheckpointStore(tmp_path / "runs" / "out").prepare()
+    assert synced == [tmp_path / "runs", tmp_path]
+
+
 def test_newest_is_by_number_and_not_by_name_order(store):
     save(store, 9, 10, 99, 100)
     names = [store.root / "step-9", store.root / "step-00000100"]
