@@ -32,6 +32,7 @@ class Specimen:
     finding: str | None = None  # None: a correct program that looks flawed
     verdict: Verdict = Verdict.VIOLATED  # of the mutant
     also: tuple[str, ...] = ()
+    twin_also: tuple[str, ...] = ()  # wrong, and known: what is said of the twin
     component: str | None = None
     step: int | None = None
     line: str | None = None  # a part of the source line that the finding points to
@@ -149,7 +150,11 @@ def unmet_by_twin(specimen: Specimen, outcome: Outcome) -> list[str]:
     said = Expect(verdict=Verdict.HELD, notes=specimen.notes).unmet(outcome)
     if outcome.trouble:
         said.append(outcome.trouble)
-    return said + [f"{f.name}: {f.message}" for f in all_findings(outcome)]
+    return said + [
+        f"{f.name}: {f.message}"
+        for f in all_findings(outcome)
+        if f.name not in specimen.twin_also
+    ]
 
 
 def all_findings(outcome: Outcome) -> Iterator[Finding]:
