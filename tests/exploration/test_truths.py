@@ -192,6 +192,7 @@ def test_the_reference_trainer_holds_under_every_model(tmp_path, ranks):
     from spotchaos.exploration import explore
 
     command = ("python", "-m", "spotchaos.training", "--out", "{out}")
+    command += ("--ranks", str(ranks), "--steps", "12", "--save-every", "3")
     settings = Settings(
         command=command,
         folder=tmp_path,
