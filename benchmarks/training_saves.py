@@ -1,6 +1,6 @@
 """Stall, time to durability and load of a save, beside torch.save and fsync.
 
-    python benchmarks/training_saves.py [MEGABYTES] [ROUNDS]
+    python benchmarks/training_saves.py [MEGABYTES] [ROUNDS] [MEGABYTES OF ONE TENSOR]
 
 Prints one line for each figure with its bound. In each round everything takes its turn
 once, and a figure is the median over the rounds of the ratio within one round, so that a
@@ -30,7 +30,8 @@ BOUNDS = [
 def main():
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 400
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    state = {f"w{i}": torch.randn(250_000) for i in range(megabytes)}
+    each = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+    state = {f"w{i}": torch.randn(250_000 * each) for i in range(megabytes // each)}
     state_bytes = sum(tensor.nbytes for tensor in state.values())
     times = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
@@ -58,9 +59,12 @@ def main():
                 if step:
                     times.setdefault(name, []).append(took_s)
         size = (store.newest().folder / STATE).stat().st_size
-    print(f"{size / 1e6:.0f} MB, {rounds} rounds, seconds (median), of which CPU:")
-    for name, each in times.items():
-        wall, cpu = (statistics.median(one) for one in zip(*each, strict=True))
+    print(
+        f"{size / 1e6:.0f} MB in {len(state)} tensors, {rounds} rounds, "
+        "seconds (median), of which CPU:"
+    )
+    for name, taken in times.items():
+        wall, cpu = (statistics.median(one) for one in zip(*taken, strict=True))
         print(f"  {name:12s} {wall:.3f}  {cpu:.3f}")
     failed = 0
     for text, ours, theirs, bound in BOUNDS:
