@@ -13,6 +13,7 @@ from __future__ import annotations
 import http.client
 import importlib
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -382,6 +383,10 @@ class GsStore(_ServedStore):
                 "the GCS emulator is not installed",
                 hint="pip install 'spotchaos[gcs]'",
             ) from missing
+        for name in ("gcp_storage_emulator", "api"):
+            # What it logs of each missing object is no news, and nobody's to read.
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
         self._emulator = emulator.create_server("127.0.0.1", 0, in_memory=True)
         self._emulator.start()
         return self._pass_through
