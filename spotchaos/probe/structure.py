@@ -80,13 +80,19 @@ class Living:
         """Return (place among those that live, optimizer): what fingerprints call it.
 
         A resumed program may have made one more, and dropped it for the one it loaded.
+        A second one with the very state of another is a view that a framework made of
+        it, at some step of its own.
 
         Args:
             idle: indices of those that are left out.
         """
-        return list(
-            enumerate(o for index, o in self.live_optimizers() if index not in idle)
-        )
+        found: list[Any] = []
+        for index, optimizer in self.live_optimizers():
+            state = getattr(optimizer, "state", None)
+            is_view = any(getattr(o, "state", None) is state for o in found)
+            if index not in idle and (state is None or not is_view):
+                found.append(optimizer)
+        return list(enumerate(found))
 
     def rivals(self) -> list[list[int]]:
         """Return the indices of optimizers that train the same parameters, by group.

@@ -363,6 +363,22 @@ opt = Outer(torch.optim.AdamW(net.parameters(), 1e-2))
     assert len(set(ran.column("optimizer"))) == len(ran.states())
 
 
+def test_a_view_of_an_optimizer_is_not_one_more(quick):
+    """As Lightning's wrapper for manual optimization, which appears at its first step."""
+    view = """
+class View(torch.optim.Optimizer):
+    def __init__(self, inner):
+        self.__dict__ = {**inner.__dict__, "inner": inner}
+    def step(self, closure=None):
+        self.inner.step()
+inner = opt
+"""
+    late = steps(0, 2) + "opt = View(inner)\n" + steps(2, 6)
+    plain, viewed = quick(HEAD + ADAM + steps()), quick(HEAD + ADAM + view + late)
+    for component in ("weights", "optimizer", "rates"):
+        assert viewed.column(component) == plain.column(component)
+
+
 def test_a_resume_that_makes_one_optimizer_fewer_is_counted_by_the_one_it_has(quick):
     ran = quick(HEAD + ADAM + steps(), main_optimizer=1)
     assert len(ran.steps) == 6
