@@ -24,9 +24,7 @@ DEFAULT_KILL_AT = ("random",)
 
 # What the interface promises and this release cannot do yet: an option, `option=value`,
 # or a command. Asking for one is a usage error; a line goes when its part arrives.
-NOT_YET: tuple[str, ...] = (
-    "engine",
-)
+NOT_YET: tuple[str, ...] = ("engine",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
