@@ -222,6 +222,8 @@ class Trainer:
 
     def _timed_step(self) -> float:
         if self.sampler.epoch_is_over:
+            for batches in self._batches.values():
+                next(batches, None)  # its end, which ends the loader's workers as well
             self.sampler.next_epoch()
             self._batches = {}
         if not self._batches:
