@@ -172,7 +172,9 @@ def held_pair(number):
 
 
 def violated_pair(number, *findings):
-    resume = make_resume(restored={"rng.torch": "fresh", "batch": "fresh"}, divergence=PARTED)
+    resume = make_resume(
+        restored={"rng.torch": "fresh", "batch": "fresh"}, divergence=PARTED
+    )
     ledger = {"repeated": 8, "skipped": 8, "epochs": [{"epoch": 2, "repeated": 8}]}
     return make_trial(number), Judgement(
         Verdict.VIOLATED, findings, (), (resume,), "state", ledger
