@@ -2,6 +2,9 @@
 
     python benchmarks/training_saves.py [MEGABYTES] [ROUNDS] [MEGABYTES OF ONE TENSOR]
 
+What it is compared with writes a new file each time as well, and removes the one before:
+to write over the only checkpoint is cheaper, since its memory is used again, and loses it.
+
 Prints one line for each figure with its bound. In each round everything takes its turn
 once, and a figure is the median over the rounds of the ratio within one round, so that a
 busy machine slows both alike.
@@ -37,7 +40,8 @@ def main():
     with tempfile.TemporaryDirectory(dir=".") as folder:
         store = CheckpointStore(Path(folder, "ours"), keep=1)
         saver = BackgroundSaver(lambda state, step: store.save(state, step=step))
-        plain = Path(folder, "plain.pt")
+        plain = Path(folder, "plain")
+        plain.mkdir()
         # The first of each is not counted: it makes the pool, and fills caches.
         before = peak_bytes(anew=True)
         saver.save(state, 0)
@@ -45,11 +49,13 @@ def main():
         extra_bytes = peak_bytes() - before
         room = {name: torch.empty_like(t) for name, t in state.items()}
         turns = {
-            "torch": lambda step: save_plainly(state, plain),
+            "torch": lambda step: save_plainly(state, plain / f"{step}.pt"),
             "ours": lambda step: store.save(state, step=2 * step),
             "stall": lambda step: saver.save(state, 2 * step + 1),
             "copy": lambda step: [room[n].copy_(t) for n, t in state.items()],
-            "torch load": lambda step: torch.load(plain, weights_only=True),
+            "torch load": lambda step: torch.load(
+                plain / f"{step}.pt", weights_only=True
+            ),
             "load": lambda step: store.load_latest(),
         }
         for step in range(rounds + 1):
@@ -86,6 +92,9 @@ def save_plainly(state, path):
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
+    for old in path.parent.iterdir():
+        if old != path:
+            old.unlink()
 
 
 def timed(work, step):
