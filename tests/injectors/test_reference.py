@@ -92,18 +92,6 @@ def test_the_reference_trainer_takes_half_an_answer_for_what_it_is(storing):
     assert sum(one.times for a in trial.attempts for one in a.struck) == 1
 
 
-def test_a_store_that_refuses_a_resume_is_refused_with_a_clear_error(storing):
-    kind, reference = storing
-    # Eight operations of the first machine, on objects of two checkpoints and a probe.
-    given = {"kill_at": ("step-end:14",), "fault": (f"{kind}-403:9",)}
-    outcome = reference(**given)
-    ((_, judgement),) = outcome.trials
-    (finding,) = judgement.findings
-    assert finding.name == "resume-failed"
-    assert "Error" in finding.message
-    demand_held(reference(accept_refusal=True, **given))
-
-
 def demand_held(outcome):
     found = [f"{f.name}: {f.message}" for _, j in outcome.trials for f in j.findings]
     assert outcome.trouble is None
