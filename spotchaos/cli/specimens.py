@@ -151,7 +151,7 @@ def _try(
         told, unmet = ("shown" if specimen.finding in names else "unseen"), []
     cells = [
         f"{told:<6}",
-        f"{program.parent.name}/{program.stem:<32}",
+        f"{f'{program.parent.name}/{program.stem}':<40}",
         f"{(specimen.finding if is_mutant else None) or 'held':<26}",
         f"{_found(outcome):<26}",
         f"{clock.monotonic() - begun_s:.1f} s",
