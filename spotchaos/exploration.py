@@ -26,7 +26,7 @@ from spotchaos.crash_classes import (
 )
 from spotchaos.drawing import Drawing
 from spotchaos.early_ranks import RealKills
-from spotchaos.errors import HarnessError, PlanError
+from spotchaos.errors import HarnessError, PlanError, UsageError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
 from spotchaos.model import Finding, Note, SaveMark, Verdict
 from spotchaos.persistence import oplog
@@ -38,6 +38,7 @@ from spotchaos.recorded import Recorded
 from spotchaos.recorder import Mechanism, Recorder
 from spotchaos.resuming import Resumes, Starter
 from spotchaos.settings import Settings
+from spotchaos.trial import wanted_by
 
 MOST_RESUMES = 2  # of those that are recorded in their turn
 CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")
@@ -59,8 +60,16 @@ def explore(
         layer: lays the groundwork, if it is to be shared.
 
     Raises:
-        UsageError: the command cannot be started at all.
+        UsageError: the command cannot be started at all, or it keeps its checkpoints in
+            an object store.
     """
+    if wanted_by(settings, settings.environment) is not None:
+        raise UsageError(
+            "crash states are those of a folder, and this program keeps its checkpoints"
+            " in an object store",
+            hint="`spotchaos run --kill-at upload-part:2` or `--fault s3-503:2`"
+            " interrupts it there; explore it with a folder as its store",
+        )
     return Exploration(settings, listener, clock or SystemClock(), layer=layer).run()
 
 

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from spotchaos import exploration, resuming
+from spotchaos.errors import UsageError
 from spotchaos.exploration import Exploration, explore
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.resuming import Starter
+from spotchaos.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,13 @@ def test_while_the_zygote_lives_runs_are_forked():
     assert starter.carry_out(lambda stage: stage.zygote) == "alive"
     assert starter.lost is None
     assert starter.cold == FakeStage(zygote=None)
+
+
+def test_a_program_that_saves_to_a_store_is_not_explored(tmp_path):
+    command = ("python", "-m", "spotchaos.training", "--store", "s3://bucket/run")
+    with pytest.raises(UsageError, match="object store") as raised:
+        explore(Settings(command=command, folder=tmp_path), lambda event: None)
+    assert "--fault" in raised.value.hint
 
 
 @pytest.mark.slow
