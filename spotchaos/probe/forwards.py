@@ -111,11 +111,12 @@ def made(
     kind = "rows"
     if batches:
         found["batch"] = chained([b.digest for b in batches])
-        kinds = {b.kind for b in batches}
-        kind = "index" if kinds == {"index"} else "rows"
-        ids = [i for b in batches for i in b.ids_as(kind)]
+        # Beside what a loader handed out, noise that is drawn for a step is no sample.
+        loaded = [b for b in batches if b.kind == "index"]
+        kind = "index" if loaded else "rows"
+        ids = [i for b in loaded or batches for i in b.ids_as(kind)]
         found["samples"] = chained(ids)
-        rows = [row for b in batches for row in b.ids_as("rows")]
+        rows = [row for b in loaded or batches for row in b.ids_as("rows")]
     kept = [
         loss
         for loss in losses

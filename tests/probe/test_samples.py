@@ -75,11 +75,28 @@ def test_beside_an_index_the_rows_are_told_by_content(quick):
 for x, y in DataLoader(Data(), batch_size=4): train(x)
 x = 2 * torch.stack([Data()[i][0] for i in range(8, 16)])
 for n in (0, 4): train(x[n : n + 4])
-for x, y in DataLoader([(2 * x, y) for x, y in Data()], batch_size=4): train(x)
+twice = [(2 * Data()[i][0], i) for i in range(24)]
+for x, y in DataLoader(twice, batch_size=4): train(x)
 """
     ran = quick(HEAD + loop)
-    assert [s["ids"] for s in ran.steps] == ["index"] * 6 + ["rows"] * 2
-    assert [s["samples"] for s in ran.steps[6:]] == [s["rows"] for s in ran.steps[2:4]]
+    assert [s["ids"] for s in ran.steps] == ["index"] * 6 + ["rows"] * 2 + ["index"] * 6
+    assert len({row for s in ran.steps[:6] for row in s["rows"]}) == 24
+    # Other content, from a loader again: the tensors beside it (labels) are not passed.
+    assert samples(ran)[6:8] == [s["rows"] for s in ran.steps[10:12]]
+
+
+def test_noise_beside_a_batch_is_no_sample(quick):
+    loop = """
+maker = torch.nn.Linear(2, 3)
+opt = torch.optim.SGD([*net.parameters(), *maker.parameters()], 0.01)
+for x, y in DataLoader(Data(), batch_size=4):
+    loss = net(x).mean() - net(maker(torch.randn(4, 2))).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    ran = quick(HEAD + loop)
+    assert samples(ran) == IN_ORDER
+    assert {s["ids"] for s in ran.steps} == {"index"}
+    assert len(set(ran.consumed("batch"))) == 6
 
 
 def test_persistent_workers_and_shuffling_keep_the_pairs(quick):
