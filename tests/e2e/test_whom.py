@@ -1,0 +1,93 @@
+"""`--to` on real processes: who is struck, who lives on, and that nobody does at a resume.
+
+A loader's workers are processes that the first one started; a kill may reach only some.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotchaos.campaign import run
+from spotchaos.harness.groundworks import Groundworks
+from spotchaos.model import Ended, Verdict
+from spotchaos.settings import Settings
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+WORKERS = """
+import os, torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
+torch.manual_seed(0)
+x = torch.randn(48, 4)
+data = TensorDataset(x, x[:, :2])
+net = torch.nn.Linear(4, 2)
+opt = torch.optim.Adam(net.parameters(), 1e-2)
+step = 0
+if os.path.exists("last.pt"):
+    c = torch.load("last.pt")
+    net.load_state_dict(c["net"]); opt.load_state_dict(c["opt"]); step = c["step"]
+for epoch in range(step // 6, 3):
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(epoch))
+    left = Subset(data, order[step % 6 * 8 :].tolist())
+    for x, y in DataLoader(left, batch_size=8, num_workers=2):
+        loss = (net(x) - y).square().mean()
+        opt.zero_grad(); loss.backward(); opt.step()
+        step += 1
+        if step % 4 == 0:
+            state = {"net": net.state_dict(), "opt": opt.state_dict(), "step": step}
+            torch.save(state, "last.tmp"); os.replace("last.tmp", "last.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def groundworks():
+    shared = Groundworks()
+    yield shared
+    shared.close()
+
+
+@pytest.fixture(scope="module")
+def strike(groundworks, tmp_path_factory):
+    """Kill those whom `to` names at a step, and return the two attempts of the trial."""
+
+    def struck(script, to, kill_at):
+        folder = tmp_path_factory.getbasetemp() / f"program-{abs(hash(script))}"
+        folder.mkdir(exist_ok=True)
+        (folder / "program.py").write_text(script)
+        settings = Settings(
+            command=("python", "program.py"),
+            folder=folder,
+            kill_at=(kill_at,),
+            to=to,
+            timeout_s=300.0,
+            environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        )
+        outcome = run(settings, lambda event: None, layer=groundworks.layer)
+        ((trial, judgement),) = outcome.trials
+        assert outcome.verdict is Verdict.HELD, judgement.findings
+        assert judgement.findings == ()
+        first, second = trial.attempts
+        assert first.reached
+        assert first.trouble is None
+        assert second.ended is Ended.FINISHED
+        return first, second
+
+    return struck
+
+
+@pytest.mark.parametrize(
+    ("to", "status"),
+    [
+        pytest.param("workers", 1, id="workers"),
+        pytest.param("leader", -9, id="leader"),
+    ],
+)
+def test_a_loader_does_not_outlive_its_workers_nor_they_it(strike, to, status):
+    """Torch itself sees to both: the resume begins with nobody else alive."""
+    first, second = strike(WORKERS, to, "step-end:9")
+    assert first.exit_code == status
+    assert first.trace.completed == 9
+    assert first.survivors == ()
+    assert second.trace.completed == 10
