@@ -36,6 +36,7 @@ from spotchaos.trace.lookup import (
     RankLine,
     continued,
     first_columns,
+    is_stream,
     join,
     line_of,
     look_up,
@@ -80,6 +81,10 @@ class Link:
     @property
     def is_resume(self) -> bool:
         return self.number > 1 and not self.is_after_finish
+
+    def has_other_ranks_than(self, baseline: Baseline) -> bool:
+        """Whether none of its ranks is one of the baseline's."""
+        return self.attempt.trace.world_size != baseline.world_size
 
     @property
     def lost(self) -> int:
@@ -132,6 +137,24 @@ class Case:
         return (link for link in self.links if link.is_resume)
 
 
+def _of_other_ranks(attempt: Attempt, baseline: Baseline) -> set[str]:
+    """Return what is a rank's own, if an attempt has another number of ranks.
+
+    Its ranks are none of the baseline's: they share the same samples otherwise, each
+    with a loss and with streams of its own. What all ranks have in common is compared,
+    and samples are counted over all of them.
+    """
+    if attempt.trace.world_size == baseline.world_size:
+        return set()
+    return {"batch", "samples", "loss"} | {
+        component
+        for rank in attempt.trace.ranks.values()
+        for state in rank.states.values()
+        for component in state.components
+        if is_stream(component)
+    }
+
+
 @dataclass(slots=True)
 class _Builder:
     """What is known while the attempts of a trial are laid out one after another."""
@@ -158,7 +181,7 @@ class _Builder:
             attempt,
             found,
             line,
-            self.baseline.not_compared,
+            (*self.baseline.not_compared, *_of_other_ranks(attempt, self.baseline)),
             saves=[one.step for one in self.saved],
         )
         end = self.end
@@ -259,9 +282,11 @@ class _Builder:
     def _continue_course(self, link: Link, joined: int) -> None:
         if not link.trained and not link.has_begun:
             return
+        # Of ranks that are gone as well, what lies behind the join was done again.
+        for rank, before in self.course.items():
+            self.course[rank] = {s: entry for s, entry in before.items() if s <= joined}
         for rank, trace in link.attempt.trace.ranks.items():
-            before = self.course.get(rank, {})
-            kept = {s: entry for s, entry in before.items() if s <= joined}
+            kept = dict(self.course.get(rank, {}))
             epochs = epoch_shift(link.line.ranks.get(rank), trace, joined)
             for mark in trace.steps:
                 epoch = None

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spotchaos.model import Finding, StepMark
+from spotchaos.model import Finding, RankTrace, StepMark
 from spotchaos.oracles.causes import Mixup, draws_order, judged, mixup, streams
 from spotchaos.oracles.lineage import Case, Link, epoch_shift
 from spotchaos.oracles.words import HINTS, on_ranks
@@ -25,6 +25,9 @@ def judge_samples(case: Case) -> Iterator[Finding]:
     if {"batch", "samples"} & {*case.baseline.not_compared}:
         return
     for link in judged(case):
+        if link.has_other_ranks_than(case.baseline):
+            yield from _on_other_ranks(case, link)
+            continue
         found = {
             rank: seen
             for rank, view in sorted(link.views.items())
@@ -68,6 +71,39 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
         )
 
 
+def _on_other_ranks(case: Case, link: Link) -> Iterator[Finding]:
+    """Count over all ranks: no batch of one of them can be compared with another's.
+
+    A rank that does the work of several may put their gradients aside, and then their
+    samples are not seen: they are missing only if a step has as many as it ever had.
+    """
+    before, now = case.baseline.world_size, link.attempt.trace.world_size
+    repeated, skipped = _compare(case, link)
+    if _in_first_step(link.attempt.trace.ranks) < _in_first_step(
+        case.baseline.first.trace.ranks
+    ):
+        skipped = 0
+    counts = {"samples-repeated": repeated, "samples-skipped": skipped}
+    for name, count in counts.items():
+        if count:
+            yield Finding(
+                name,
+                f"after the resume at step {link.joined} the program trained on {now}"
+                f" rank{'' if now == 1 else 's'} instead of {before};"
+                f" {_counted(count, name)}",
+                hint="keep the position in samples of the epoch's whole order, and let"
+                " each rank take its share from there on",
+                attempt=link.number,
+                step=(link.joined or 0) + 1,
+                component="samples",
+            )
+
+
+def _in_first_step(ranks: Mapping[int, RankTrace]) -> int:
+    """Count the samples of one step over all ranks."""
+    return sum(len(_samples(trace.steps[0])) for trace in ranks.values() if trace.steps)
+
+
 def _half_a_step(link: Link, first: Mixup, ranks: list[int]) -> Finding:
     view = link.views[first.rank]
     expected, made = view.step(first.step)
@@ -101,8 +137,12 @@ def _message(link: Link, first: Mixup, count: int | None, name: str) -> str:
         told = f"{opening} the batch of step {first.instead} instead of {first.step}"
     if count is None:
         return told
+    return f"{told}; {_counted(count, name)}"
+
+
+def _counted(count: int, name: str) -> str:
     what = "trained on again in its epoch" if name == "samples-repeated" else "left out"
-    return f"{told}; {count} sample{'' if count == 1 else 's'} {what}"
+    return f"{count} sample{'' if count == 1 else 's'} {what}"
 
 
 def ledger(case: Case) -> dict[str, Any]:

@@ -41,6 +41,71 @@ def test_what_a_rank_that_is_gone_had_trained_on_counts():
     assert {rank: max(steps) for rank, steps in course.items()} == {0: 24, 1: 12}
 
 
+def on_one_rank(trial, *, of=(0, 1)):
+    """Let the last attempt train on one rank what two had, in a rank's own other way."""
+    last = trial.attempts[-1]
+    one, other = (last.trace.ranks[rank] for rank in (0, 1))
+
+    def own(mark):
+        common = {
+            name: value
+            for name, value in mark.components.items()
+            if not name.startswith("rng.") and name not in ("batch", "samples", "loss")
+        }
+        others = mark.components.keys() - common.keys()
+        return {**common, **{name: digest("one rank's", name) for name in others}}
+
+    steps = [
+        replace(
+            mine,
+            components=own(mine),
+            samples=(*(mine, theirs)[of[0]].samples, *(mine, theirs)[of[1]].samples),
+            rows=None,
+        )
+        for mine, theirs in zip(one.steps, other.steps, strict=True)
+    ]
+    states = {n: replace(s, components=own(s), rng={}) for n, s in one.states.items()}
+    rank = replace(one, steps=tuple(steps), states=states, finish=None)
+    trace = replace(last.trace, ranks={0: rank}, world_size=1)
+    attempts = (*trial.attempts[:-1], replace(last, trace=trace))
+    return replace(trial, attempts=attempts)
+
+
+def test_a_run_that_goes_on_with_fewer_ranks_has_no_rank_to_be_compared_with():
+    two = Program(ranks=2)
+    held = judge(on_one_rank(two.trial([13])), two.baseline())
+    assert names(held) == []
+    assert (held.ledger["repeated"], held.ledger["skipped"]) == (0, 0)
+
+
+def test_a_run_that_goes_on_with_fewer_ranks_must_train_on_all_samples():
+    two = Program(ranks=2)
+    judgement = judge(on_one_rank(two.trial([13]), of=(0, 0)), two.baseline())
+    assert names(judgement) == ["samples-repeated", "samples-skipped"]
+
+
+def test_samples_whose_gradients_were_put_aside_are_not_missing():
+    two = Program(ranks=2)
+    trial = two.trial([13])
+    last = trial.attempts[-1]
+    alone = on_one_rank(trial).attempts[-1].trace.ranks[0]
+    steps = [
+        replace(mark, samples=mark.samples[len(mark.samples) // 2 :])
+        for mark in alone.steps
+    ]
+    trace = replace(
+        last.trace, ranks={0: replace(alone, steps=tuple(steps))}, world_size=1
+    )
+    trial = replace(trial, attempts=(trial.attempts[0], replace(last, trace=trace)))
+    assert names(judge(trial, two.baseline())) == []
+
+
+def test_a_run_that_goes_on_with_fewer_ranks_needs_its_optimizer():
+    two = Program(ranks=2)
+    trial = on_one_rank(two.trial([13], flaw=lost("optimizer")))
+    assert "optimizer-not-restored" in names(judge(trial, two.baseline()))
+
+
 def test_a_loader_of_what_is_left_that_numbers_anew_repeats_nothing():
     def numbered_anew(rank):
         steps = [
