@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, urlsplit
 
 from spotchaos.clock import Clock, SystemClock
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# Times that an object may be replaced while it is read.
+_MOST_REPLACED = 50
 _READ_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
 _TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
@@ -198,30 +200,46 @@ class GcsStore:
         return data
 
     def _download(self, name: str, target: Path) -> None:
+        entry = self._json("GET", self._object(name), name)
+        with target.open("xb") as file:
+            for _ in range(_MOST_REPLACED):
+                size, digest = self._received(name, file)
+                if _is_content(entry, size, digest):
+                    break
+                # Somebody may have put another object there between the two requests.
+                before, entry = entry, self._json("GET", self._object(name), name)
+                if _is_content(entry, size, digest):
+                    break
+                if before.get("generation") == entry.get("generation"):
+                    short = size != int(entry["size"])
+                    raise TransientError(
+                        f"{self._full(name)} came short: {size} of {entry['size']} bytes"
+                        if short
+                        else f"{self._full(name)} came damaged: its digest differs"
+                    )
+            else:
+                raise TransientError(f"{self._full(name)} is replaced all the time")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _received(self, name: str, file: BinaryIO) -> tuple[int, str]:
+        """Write an object's bytes to a file; return their number and MD5, as GCS spells it."""
         import requests
 
-        entry = self._json("GET", self._object(name), name)
+        file.seek(0)
+        file.truncate()
         answer = self._request(
             "GET", self._object(name), name, params={"alt": "media"}, stream=True
         )
         digest = hashlib.md5(usedforsecurity=False)
         size = 0
         try:
-            with target.open("xb") as file:
-                for data in answer.iter_content(_READ_BYTES):
-                    digest.update(data)
-                    size += file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            for data in answer.iter_content(_READ_BYTES):
+                digest.update(data)
+                size += file.write(data)
         except requests.RequestException as error:
             raise TransientError(f"{self._full(name)}: {error}") from error
-        if size != int(entry["size"]):
-            raise TransientError(
-                f"{self._full(name)} came short: {size} of {entry['size']} bytes"
-            )
-        expected = entry.get("md5Hash")
-        if expected and base64.b64encode(digest.digest()).decode() != expected:
-            raise TransientError(f"{self._full(name)} came damaged: its digest differs")
+        return size, base64.b64encode(digest.digest()).decode()
 
     def _json(self, method: str, url: str, name: str, **more: Any) -> Mapping[str, Any]:
         answer = self._request(method, url, name, **more)
@@ -312,3 +330,8 @@ def _slice(source: Path | bytes, start: int, size: int) -> bytes:
     with source.open("rb") as file:
         file.seek(start)
         return file.read(size)
+
+
+def _is_content(entry: Mapping[str, Any], size: int, digest: str) -> bool:
+    """Tell whether bytes are those of an object, by what its metadata says."""
+    return size == int(entry["size"]) and entry.get("md5Hash") in (None, "", digest)

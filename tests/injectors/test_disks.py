@@ -83,9 +83,9 @@ def test_the_last_save_before_a_kill_point_is_meant():
             id="count",
         ),
         pytest.param(
-            {"fault": ("s3-503",)},
-            "does not play the fault",
-            "spotchaos s3",
+            {"fault": ("s3-50",)},
+            "unknown fault 's3-50'",
+            "did you mean 's3-50",
             id="store",
         ),
         pytest.param(
