@@ -164,6 +164,9 @@ def draws_order(view: RankView, stream: str) -> bool:
     # that was lost, unless the stream is back at that place or at the start.
     if stream not in view.disturbed:
         return found.instead in (None, 1) or bool(view.looked[stream])
+    if not found.is_other_order:
+        # The same samples, otherwise augmented: by numbers that each step draws.
+        return _moves(view.line, stream, view.joined, view.joined + 1)
     # A stream that was moved draws another order only where one is drawn: as an epoch
     # begins, or in each step. Else it was moved because the program drew one again.
     return found.instead is None and (

@@ -145,6 +145,13 @@ def test_the_same_samples_otherwise_augmented_are_no_other_order():
     )
 
 
+def test_a_stream_that_was_moved_and_augments_the_same_samples_is_the_cause():
+    program = Program(dropout_words=0, order="epoch", augment_from="rng.numpy")
+    flaw = Flaw(disturbed={"rng.numpy": 64})
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert names(judgement) == ["rng-disturbed"]
+
+
 def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     program = Program(dropout_words=0, order="rng.generators")
     flaw = lost("rng.generators")
