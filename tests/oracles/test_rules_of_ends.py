@@ -13,11 +13,11 @@ BASELINE = PROGRAM.baseline()
 STACKS = """rank 0, pid 7:
 Thread 0x1 (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 320 in wait
-  File "/work/train.py", line 41 in save
+  File "/home/me/train.py", line 41 in save
 
 rank 2, pid 9:
 Thread 0x1 (most recent call first):
-  File "/work/train.py", line 50 in barrier"""
+  File "/home/me/train.py", line 50 in barrier"""
 
 
 def said(first=None, last=None, *, usual=None):
@@ -49,10 +49,10 @@ def test_who_always_lives_on_convicts_nobody():
 def test_ranks_that_wait_for_ever_are_named_with_their_line():
     (finding,) = said({"stuck": True, "stacks": STACKS, "signalled_step": 13})
     assert finding.name == "peer-hang"
-    assert "rank 0 at /work/train.py:41 and rank 2 at /work/train.py:50" in (
+    assert "rank 0 at /home/me/train.py:41 and rank 2 at /home/me/train.py:50" in (
         finding.message
     )
-    assert finding.where == {"file": "/work/train.py", "line": 41}
+    assert finding.where == {"file": "/home/me/train.py", "line": 41}
 
 
 HALF = (("checkpoints/last-x8fj2k_1.tmp", 900),)
