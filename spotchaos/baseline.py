@@ -392,9 +392,14 @@ def unlike(first: Attempt, second: Attempt) -> str | None:
 
 
 def _files_of(rank: RankTrace) -> tuple[set[str], set[str]]:
-    """Return the patterns of what a rank was seen to save, and to load."""
+    """Return the patterns of what a rank was seen to save, and to load.
+
+    What a package reads while it is imported, a forked run need not read again: of the
+    files that were only opened, those count that the program writes.
+    """
     saved = {pattern_of(path) for save in rank.saves for path in save.paths}
-    return saved, {pattern_of(load.path) for load in rank.loads}
+    loaded = {(pattern_of(load.path), load.via) for load in rank.loads}
+    return saved, {path for path, via in loaded if via != "read" or path in saved}
 
 
 def control_step(rank: RankTrace, horizon: int) -> int | None:

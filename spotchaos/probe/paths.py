@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _NEVER = re.compile(
     r"/__pycache__/|/site-packages/|/\.git/|/wandb/|/mlruns/|/dist-packages/"
+    r"|\.(egg|dist)-info/"
     r"|\.py[cdo]?$|\.so(\.|$)|\.lock$|\.prof$|^/proc/|^/sys/|^/dev/"
 )
 _LOG = re.compile(

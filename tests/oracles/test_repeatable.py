@@ -8,7 +8,7 @@ import pytest
 from synthetic import Program, digest
 
 from spotchaos.baseline import unlike
-from spotchaos.model import AttemptTrace
+from spotchaos.model import AttemptTrace, LoadMark
 from spotchaos.oracles import judge_baselines
 
 PLAIN = Program(has_buffers=True)
@@ -228,3 +228,18 @@ def test_a_run_that_saved_at_other_steps_is_the_same_run():
     assert unlike(run(), kept(2)) is None
     assert judge_baselines((run(), kept(2)), lightly(kept(1))).finding is None
     assert unlike(run(), kept(0)) == "rank 0 was seen to save or load other files"
+
+
+@pytest.mark.parametrize(
+    ("path", "via", "alike"),
+    [
+        pytest.param("plugins/registry.json", "read", True, id="read by an import"),
+        pytest.param("state.pt", "torch.load", False, id="loaded"),
+    ],
+)
+def test_what_a_package_reads_when_it_is_imported_is_not_read_by_a_fork(
+    path, via, alike
+):
+    mark = LoadMark(path=path, via=via, step=0, t_s=0.1)
+    fresh = changed(run(), lambda rank: replace(rank, loads=(*rank.loads, mark)))
+    assert (unlike(fresh, run()) is None) is alike
