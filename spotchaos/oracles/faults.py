@@ -51,6 +51,17 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
             yield finding
 
 
+def is_ended_by_fault(attempt: Attempt) -> bool:
+    """Tell whether an attempt failed once its disk or its store had refused something.
+
+    To end with an error and be started again is a right answer to such a fault, whether
+    it struck a save or a resume.
+    """
+    return attempt.ended is Ended.FAILED and any(
+        one.times and one.kind in ("error", "store") for one in attempt.struck
+    )
+
+
 def _went_on(attempt: Attempt) -> bool:
     """Whether an upload was refused for good, and the program trained on."""
     return attempt.ended is Ended.RECLAIMED and bool(unsaved(attempt))

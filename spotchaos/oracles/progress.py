@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding
 from spotchaos.oracles.causes import is_foreign, is_restart
+from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import oldest_acceptable
 from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
@@ -25,7 +26,8 @@ def judge_progress(case: Case) -> Iterator[Finding]:
         elif link.attempt.refused_write is not None and _ended_badly(link):
             yield _refused_write(link)
         elif link.is_resume and link.attempt.ended is Ended.FAILED:
-            yield from _failed(case, link)
+            if link.is_last or not is_ended_by_fault(link.attempt):
+                yield from _failed(case, link)
         if link.is_after_finish:
             yield from _retrained(case, link)
         elif link.is_resume:

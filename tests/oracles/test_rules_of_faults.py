@@ -8,7 +8,7 @@ import pytest
 from laying import BASELINE, PLAIN, changed, first, lost, never_trained, trial_of
 from synthetic import Flaw, names
 
-from spotchaos.model import Struck
+from spotchaos.model import Ended, Struck
 from spotchaos.oracles import judge
 
 
@@ -47,3 +47,22 @@ def test_what_a_fault_that_never_struck_would_explain_keeps_its_name():
     trial = PLAIN.trial([13], flaw=lost("optimizer"))
     found = names(judge(struck(trial, "damage", times=0), BASELINE))
     assert found == ["not-reached", "optimizer-not-restored"]
+
+
+def refused(attempt):
+    """Return an attempt that failed before its first step, since its store refused it."""
+    fault = Struck("s3-403:5", "store", 1, 1e9, "bucket/ckpt-12.pt")
+    return replace(attempt, ended=Ended.FAILED, exit_code=1, struck=(fault,))
+
+
+def test_a_resume_that_ends_for_a_fault_and_works_when_started_again_is_no_finding():
+    last = changed(PLAIN.trial([13]).attempts[1], number=3)
+    trial = trial_of(first(), refused(never_trained()), last)
+    assert names(judge(trial, BASELINE)) == []
+    unstruck = trial_of(first(), never_trained(), last)
+    assert names(judge(unstruck, BASELINE)) == ["resume-failed"]
+
+
+def test_a_resume_that_ends_for_a_fault_and_is_the_last_is_named():
+    trial = trial_of(first(), refused(never_trained()))
+    assert names(judge(trial, BASELINE)) == ["resume-failed"]
