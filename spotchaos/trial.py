@@ -40,6 +40,7 @@ from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote, start_of
 from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
+from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence.oplog import OpLog
 from spotchaos.plan import KillPoint, Landscape, Plan
@@ -336,13 +337,14 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
 def is_requeued(attempts: Sequence[Attempt], *, planned: int, plan: Plan) -> bool:
     """Tell whether a scheduler would start the program once more.
 
-    It failed by itself although it had trained: the next start may get further. A program
-    that cannot even begin is not started again, which would tell nothing new.
+    It failed by itself although it had trained, or since a fault struck it: the next start
+    may get further. A program that cannot even begin is not started again, which would
+    tell nothing new.
     """
     last = attempts[-1]
     return (
         last.ended is Ended.FAILED
-        and last.trace.completed > 0
+        and (last.trace.completed > 0 or is_ended_by_fault(last))
         and last.trouble is None
         and last.refused_write is None
         and not plan.after_finish

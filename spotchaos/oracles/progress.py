@@ -25,15 +25,21 @@ def judge_progress(case: Case) -> Iterator[Finding]:
             yield _hang(link)
         elif link.attempt.refused_write is not None and _ended_badly(link):
             yield _refused_write(link)
-        elif link.is_resume and link.attempt.ended is Ended.FAILED:
-            if link.is_last or not is_ended_by_fault(link.attempt):
-                yield from _failed(case, link)
+        elif link.is_resume and _is_to_blame(link):
+            yield from _failed(case, link)
         if link.is_after_finish:
             yield from _retrained(case, link)
         elif link.is_resume:
             yield from _joined(case, link)
     yield from _stuck(case)
     yield from _count(case)
+
+
+def _is_to_blame(link: Link) -> bool:
+    """Tell whether an attempt failed, and not for a fault after which the next went on."""
+    return link.attempt.ended is Ended.FAILED and (
+        link.is_last or not is_ended_by_fault(link.attempt)
+    )
 
 
 def _hang(link: Link) -> Finding:
