@@ -10,7 +10,8 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended
 from spotchaos.persistence import oplog
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
 NOT_SEEN = (
     "single writes, but what was written between two ops that Python announces",

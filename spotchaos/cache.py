@@ -27,7 +27,8 @@ from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
 from spotchaos.model import Attempt, Ended, Note, RankTrace
 from spotchaos.settings import Settings
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
 # Settings on which an uninterrupted run, or what is recorded of it, depends.
 OF_RUNS = (

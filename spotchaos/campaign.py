@@ -7,19 +7,18 @@ and what a reader sees by the listeners.
 from __future__ import annotations
 
 import os
-import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spotchaos import __version__, cache
+from spotchaos import cache
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay, unlike
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.course import DEFAULT_GRACE_S
-from spotchaos.errors import HarnessError, SpotchaosError
+from spotchaos.errors import HarnessError
 from spotchaos.events import (
     AttemptEnded,
     Event,
@@ -29,37 +28,25 @@ from spotchaos.events import (
     Started,
     TrialDone,
 )
-from spotchaos.findings import PROMISES, UNKNOWN
 from spotchaos.grace_search import Found, given_in, search, used_in
+from spotchaos.judging import doubted, judge_trial, names_of
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
-from spotchaos.oracles import judge, may_be_torn
-from spotchaos.plan import (
-    Landscape,
-    Plan,
-    draw,
-    edges,
-    every_file_op,
-    every_step,
-)
-from spotchaos.settings import DEFAULT_KILL_AT, Settings
+from spotchaos.oracles import may_be_torn
+from spotchaos.plan import Plan
+from spotchaos.scheduling import jobs_for, most_telling_first, own_part, plans_of
+from spotchaos.settings import Settings
 from spotchaos.skipping import Skipper, prepare
+from spotchaos.stage import check_asked
 from spotchaos.tensors import Pinpointer
-from spotchaos.trial import (
-    check_asked,
-    is_requeued,
-    plan_of_faults,
-    run_attempt,
-    run_trial,
-)
+from spotchaos.totals import environment_of, gather, weakest_of
+from spotchaos.trial import is_requeued, run_attempt, run_trial
 
 # Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
 PATH_VARIABLE = "SPOTCHAOS_PATH"
-# What one attempt of a program on torch holds in memory by itself, at the least.
-LEAST_MEMORY_BYTES = 512 << 20
 
 # Rank -> step -> tensor -> its digest.
 AllTensors = Mapping[int, Mapping[int, Mapping[str, str]]]
@@ -199,7 +186,7 @@ class Campaign:
 
     def work(self, ground: Groundwork) -> None:
         """Carry out what the settings ask for."""
-        self._plans = self._own_part(self._choose(ground))
+        self._plans = own_part(self._settings, plans_of(ground, self._settings))
         if self._settings.budget_s is not None:
             self._plans = most_telling_first(self._plans, ground.landscape)
         self._skipper, view = prepare(
@@ -257,42 +244,6 @@ class Campaign:
         if self._found_grace is not None:
             notes.append(self._found_grace.note())
         return notes
-
-    def _choose(self, ground: Groundwork) -> list[Plan]:
-        settings, land = self._settings, ground.landscape
-        if settings.fault and settings.kill_at == DEFAULT_KILL_AT:
-            return [plan_of_faults(ground.stage, land)]
-        plans: list[Plan] = []
-        for text in settings.kill_at:
-            if text == "random":
-                plans += draw(settings.seed, trials=settings.trials, land=land)
-            elif text == "edges":
-                plans += edges(land)
-            elif text == "every-step":
-                plans += every_step(land)
-            elif text == "every-file-op":
-                plans += every_file_op(land)
-            else:
-                plans.append(Plan.parse(text).at(land.horizon))
-        return plans
-
-    def _own_part(self, plans: list[Plan]) -> list[tuple[int, Plan]]:
-        """Number the plans, and keep those of this shard.
-
-        Numbers are those of the whole campaign, so that the reports of all shards can
-        be put together.
-        """
-        numbered = list(enumerate(plans, 1))
-        if self._settings.shard is None:
-            return numbered
-        part, of = self._settings.shard
-        own = numbered[part - 1 :: of]
-        if not own:
-            raise HarnessError(
-                f"part {part}/{of} has none of the {len(plans)} plans",
-                hint="give fewer parts, or more --trials",
-            )
-        return own
 
     def _run_trials(self, ground: Groundwork) -> None:
         """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
@@ -361,11 +312,11 @@ class Campaign:
             return trial, judgement
         real = self._run_plan(ground, plan, number)
         said = self._judged(ground, real, plan)
-        if _names(said) == _names(judgement):
+        if names_of(said) == names_of(judgement):
             return real, said
         self._skips = False
-        return real, _doubted(
-            said, f"built from a recorded run it showed {sorted(_names(judgement))}"
+        return real, doubted(
+            said, f"built from a recorded run it showed {sorted(names_of(judgement))}"
         )
 
     def _judged(self, ground: Groundwork, trial: Trial, plan: Plan) -> Judgement:
@@ -414,7 +365,7 @@ class Campaign:
         if judgement.verdict is not Verdict.VIOLATED or trial.path != "warm":
             return judgement
         with self._lock:
-            new = _names(judgement) - self._shown_fresh
+            new = names_of(judgement) - self._shown_fresh
             self._shown_fresh |= new
         if not new:
             return judgement
@@ -423,25 +374,23 @@ class Campaign:
         self.tell(PhaseStarted(name, str(plan)))
         fresh = run_trial(stage, plan, number=trial.number, name=name)
         said = self._judged(ground, fresh, plan)
-        if new <= _names(said):
+        if new <= names_of(said):
             message = f"a fresh process showed {', '.join(sorted(new))} as well"
             note = Note("confirmed-cold", message)
             return replace(judgement, notes=(*judgement.notes, note))
         self._skips = False
-        self._refuted |= new - _names(said)
-        return _doubted(
-            judgement, f"in fresh processes it showed {sorted(_names(said))}"
+        self._refuted |= new - names_of(said)
+        return doubted(
+            judgement, f"in fresh processes it showed {sorted(names_of(said))}"
         )
 
     def _doubt_refuted(self) -> None:
         """Let no trial be convicted of what fresh processes did not show elsewhere."""
         for index, (trial, judgement) in enumerate(self.done):
-            names = _names(judgement) & self._refuted
+            names = names_of(judgement) & self._refuted
             if names and judgement.verdict is Verdict.VIOLATED and trial.path == "warm":
-                doubted = _doubted(
-                    judgement, "another trial was refuted when run fresh"
-                )
-                self.done[index] = trial, doubted
+                again = doubted(judgement, "another trial was refuted when run fresh")
+                self.done[index] = trial, again
 
     def _is_too_late_for_a_trial(self) -> bool:
         """Tell whether a trial as long as the longest so far would pass the budget."""
@@ -466,8 +415,8 @@ class Campaign:
         interrupted: bool = False,
     ) -> Outcome:
         done = tuple(sorted(self.done, key=lambda pair: pair[0].number))
-        findings = _gather((t, f.name) for t, j in done for f in j.findings)
-        notes = _gather((t, n.name) for t, j in done for n in j.notes)
+        findings = gather((t, f.name) for t, j in done for f in j.findings)
+        notes = gather((t, n.name) for t, j in done for n in j.notes)
         ground = self._groundwork
         if ground is not None:
             notes = [(n.name, ()) for n in ground.notes] + notes
@@ -481,13 +430,13 @@ class Campaign:
         outcome = Outcome(
             settings=self._settings,
             verdict=worst(verdicts),
-            holds_up_to=_weakest([j.holds_up_to for _, j in done]),
+            holds_up_to=weakest_of([j.holds_up_to for _, j in done]),
             baseline=ground.baseline if ground is not None else None,
             trials=done,
             findings=tuple(findings),
             notes=tuple(dict(notes).items()),
             coverage=self.coverage(),
-            environment=self._environment(ground),
+            environment=environment_of(ground, self._settings, self._mechanisms),
             trouble=trouble,
             hint=hint,
             unprotected=tuple(self._mechanisms.unprotected()),
@@ -520,113 +469,3 @@ class Campaign:
             "not_reached": missed + dropped,
             "inside_save": bool(land is not None and land.file_ops is not None),
         }
-
-    def _environment(self, ground: Groundwork | None) -> dict[str, object]:
-        rank = ground.first_rank if ground is not None else None
-        return {
-            "spotchaos": __version__,
-            "python": (rank and rank.python) or platform.python_version(),
-            "torch": rank.torch if rank is not None else None,
-            "algorithm": rank.algorithm if rank is not None else None,
-            "threads": self._settings.threads,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "packages_sha": ground.packages_sha if ground is not None else None,
-            "mechanisms": self._mechanisms.as_report(),
-        }
-
-
-def jobs_for(ground: Groundwork) -> int:
-    """Return how many trials fit side by side: by cores, ranks and memory."""
-    import psutil  # slow to import, and not for `--help`
-
-    cores = len(os.sched_getaffinity(0)) // max(1, ground.baseline.world_size)
-    cores //= max(1, ground.stage.settings.threads)
-    need = LEAST_MEMORY_BYTES * max(1, ground.baseline.world_size)
-    room = int(psutil.virtual_memory().available) // need
-    return max(1, min(cores, room))
-
-
-def most_telling_first(
-    plans: Sequence[tuple[int, Plan]], land: Landscape
-) -> list[tuple[int, Plan]]:
-    """Order plans for a short budget: named ones, edges, new kinds, then the rest."""
-    known = {plan.points[0] for plan in edges(land) if plan.points}
-    kinds: set[object] = set()
-
-    def rank(plan: Plan) -> int:
-        kind = (len(plan.points), plan.points[0].site if plan.points else None)
-        is_new = kind not in kinds
-        kinds.add(kind)
-        if not plan.drawn:
-            return 0
-        if plan.after_finish or plan.points[0] in known:
-            return 1
-        return 2 if is_new else 3
-
-    ranked = [(rank(plan), number, plan) for number, plan in plans]
-    ranked.sort(key=lambda entry: entry[:2])
-    return [(number, plan) for _, number, plan in ranked]
-
-
-def _names(judgement: Judgement) -> set[str]:
-    return {finding.name for finding in judgement.findings}
-
-
-def _doubted(judgement: Judgement, message: str) -> Judgement:
-    """Return a judgement that two ways of carrying out one plan do not agree on."""
-    shown = ", ".join(sorted(_names(judgement))) or "nothing"
-    finding = Finding("not-repeatable", f"it showed {shown}; {message}")
-    return replace(
-        judgement, verdict=Verdict.UNKNOWN, findings=(finding,), holds_up_to=None
-    )
-
-
-def judge_trial(
-    settings: Settings, ground: Groundwork, trial: Trial, plan: Plan
-) -> Judgement:
-    """Judge one trial; what the harness could not do makes it `unknown`."""
-    for attempt in trial.attempts:
-        if attempt.trouble is not None:
-            return Judgement(
-                Verdict.UNKNOWN,
-                (Finding("not-reached", attempt.trouble, attempt=attempt.number),),
-                (),
-                (),
-                None,
-            )
-    judgement = judge(
-        trial,
-        ground.baseline,
-        promise=settings.promise,
-        max_lost_steps=settings.max_lost_steps,
-        accept_refusal=settings.accept_refusal,
-        exit_codes=settings.exit_code,
-        resume_after_finish=plan.after_finish,
-    )
-    if judgement.verdict is Verdict.VIOLATED and not any(
-        settings.counts(f.name) for f in judgement.findings if f.name not in UNKNOWN
-    ):
-        return replace(judgement, verdict=Verdict.HELD)
-    return judgement
-
-
-def _gather(pairs: Iterable[tuple[Trial, str]]) -> list[tuple[str, tuple[int, ...]]]:
-    """Group names with the numbers of the trials that carry them, in order."""
-    found: dict[str, list[int]] = {}
-    for trial, name in pairs:
-        numbers = found.setdefault(name, [])
-        if trial.number not in numbers:
-            numbers.append(trial.number)
-    return [(name, tuple(numbers)) for name, numbers in found.items()]
-
-
-def _weakest(promises: Sequence[str | None]) -> str | None:
-    """Return the strongest promise that every trial keeps, or None."""
-    if not promises or None in promises:
-        return None
-    ranks = [PROMISES.index(p) for p in promises if p is not None]
-    return PROMISES[min(ranks)]
-
-
-__all__ = ["SpotchaosError", "judge_trial", "run"]

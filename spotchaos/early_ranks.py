@@ -18,7 +18,8 @@ from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import KillPoint
 from spotchaos.recorded import Recorded
 from spotchaos.resuming import Starter
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
 # Each costs an attempt of fresh processes, whose ranks then wait for the dead one.
 MOST_KILLS = 8

@@ -38,7 +38,7 @@ from spotchaos.recorded import Recorded
 from spotchaos.recorder import Mechanism, Recorder
 from spotchaos.resuming import Resumes, Starter
 from spotchaos.settings import Settings
-from spotchaos.trial import wanted_by
+from spotchaos.stage import wanted_by
 
 MOST_RESUMES = 2  # of those that are recorded in their turn
 CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")

@@ -20,7 +20,8 @@ from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.rank_cuts import Barrier
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import KillPoint
-from spotchaos.trial import Stage, is_resume_point, main_rank, run_attempt
+from spotchaos.stage import Stage, is_resume_point
+from spotchaos.trial import main_rank, run_attempt
 
 # Crash points of one recording; those of the first saves come first.
 MOST_POINTS = 400
@@ -217,11 +218,11 @@ def _windows(record: Recorded, patterns: Sequence[str]) -> list[list[FileOp]]:
     rank = main_rank(record.attempt)
     if rank is None:
         return []
-    begins = [
-        s.begun_at_s - record.began_s
-        for s in rank.saves
-        if is_resume_point(s.paths, patterns)
-    ]
+    first: dict[int, float] = {}  # a step may be saved in pieces, by several threads
+    for save in rank.saves:
+        if is_resume_point(save.paths, patterns):
+            first.setdefault(save.of_step, save.begun_at_s - record.began_s)
+    begins = sorted(first.values())
     ops = [op for op in record.history.ops if op.number]
     windows: list[list[FileOp]] = []
     for index, begin_s in enumerate(begins):

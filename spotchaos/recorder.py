@@ -26,8 +26,9 @@ from spotchaos.recorded import (
     without_untouched,
 )
 from spotchaos.resuming import Starter
+from spotchaos.stage import Stage
 from spotchaos.traced import not_seen, traced_run
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.trial import run_attempt
 
 # Checkpoints whose recordings are larger are recorded once, and only the first saves.
 LARGE_BYTES, MOST_BYTES = 512 << 20, 5 << 29

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from spotchaos.baseline import Groundwork
-from spotchaos.campaign import judge_trial
 from spotchaos.crash_classes import Case, Result, Resumed, plan_of, went
+from spotchaos.judging import judge_trial
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Attempt, Trial, Verdict
@@ -25,7 +25,8 @@ from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import Plan
 from spotchaos.recorded import cut_of, put
 from spotchaos.settings import Settings
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
 # Of the states whose result is known from what they answer, so many are run anyway.
 SPOT_CHECK = 0.05

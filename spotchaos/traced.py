@@ -8,7 +8,8 @@ from spotchaos.launch import strace
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt
 from spotchaos.persistence import oplog
-from spotchaos.trial import Stage, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
 
 def traced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:

@@ -7,45 +7,32 @@ frozen records of `spotchaos.model`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spotchaos.clock import Clock, SystemClock
+from spotchaos.clock import Clock
 from spotchaos.course import Course
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import (
     DiskFault,
-    rule_of,
     seen_in,
-    step_struck,
     strike_at_rest,
 )
 from spotchaos.injectors.leavings import left_in
 from spotchaos.injectors.program_store import (
     ProgramStore,
-    StoreWanted,
-    is_storage_fault,
-    on_last_save,
-    step_struck_by,
-    store_wanted,
 )
-from spotchaos.injectors.storage_faults import StorageFault
-from spotchaos.injectors.surroundings import Pace, Surroundings
-from spotchaos.launch.attempt import RunningAttempt, launch
+from spotchaos.launch.attempt import RunningAttempt
 from spotchaos.launch.notify_rules import Rule
-from spotchaos.launch.program import Program
 from spotchaos.launch.spec import FileOrders
-from spotchaos.launch.workspace import View, Workspace
-from spotchaos.launch.zygote import Warm, Zygote, start_of
+from spotchaos.launch.starting import launch
+from spotchaos.launch.workspace import View
 from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
 from spotchaos.oracles.faults import is_ended_by_fault
-from spotchaos.oracles.saves import pattern_of
-from spotchaos.persistence.oplog import OpLog
-from spotchaos.plan import KillPoint, Landscape, Plan
-from spotchaos.providers.stories import Story, story
-from spotchaos.settings import Settings
+from spotchaos.plan import KillPoint, Plan
+from spotchaos.stage import Stage, is_resume_point
 from spotchaos.trace.reading import read_attempt
 
 OPLOG_BOUND_S = 10.0
@@ -53,213 +40,6 @@ OPLOG_BOUND_S = 10.0
 # enough to see three in a row that get no further.
 REQUEUES = 4
 REQUEUE_DELAY_S = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """What all trials of a campaign share."""
-
-    settings: Settings
-    program: Program
-    workspace: Workspace
-    orders: Mapping[str, Any] = field(default_factory=dict)
-    hidden: tuple[str, ...] = ()  # checkpoints that lay in the folder
-    patterns: tuple[str, ...] = ()  # of resume points; empty: any save is one
-    hang_s: float = 600.0  # an attempt that takes longer hangs
-    finished_view: View | None = None  # of the baseline, for a start after the finish
-    finished_attempt: Attempt | None = None
-    on_attempt: Callable[[str, Attempt], None] = lambda phase, attempt: None
-    zygote: Zygote | None = None  # None: every attempt is started fresh
-    log: OpLog | None = None  # file ops of a run that was left alone ...
-    recorded: Attempt | None = None  # ... and that run
-    clock: Clock = field(default_factory=SystemClock)
-
-    def warm(self, command: Sequence[str], view: View) -> Warm | None:
-        """Return how the zygote serves a command; None for the cold path."""
-        if self.zygote is None or self.program.pty:
-            return None
-        if view.folder != view.workspace.folder:
-            return None  # the zygote knows the command by the folder's old path
-        filled = [word.replace("{out}", str(view.out)) for word in command]
-        start = start_of(filled, self.program.environment, self.program.folder)
-        if start is None or not self.zygote.serves(start):
-            return None
-        settings = self.settings
-        if start.ranks is not None and (
-            settings.signal != "KILL" or settings.to != "all" or settings.notice
-        ):
-            return None  # what a launcher does with a signal is its own
-        return Warm(self.zygote, start)
-
-    @property
-    def pace(self) -> Pace | None:
-        """How fast the uninterrupted program is, once that is known."""
-        if self.finished_attempt is None:
-            return None
-        return Pace.of(self.finished_attempt)
-
-    @property
-    def story(self) -> Story | None:
-        """What its provider does to each machine of a trial; None: no notice comes."""
-        settings = self.settings
-        if settings.notice is None:
-            return None
-        grace_s = settings.grace_s
-        if settings.grace_steps is not None and self.pace is not None:
-            grace_s = settings.grace_steps * self.pace.step_s
-        return story(settings.notice, grace_s=grace_s)
-
-    @property
-    def time_scale(self) -> float | None:
-        """Cloud seconds per real second; None: chosen when the notice comes."""
-        # A window in steps is one of real seconds already.
-        return (
-            1.0 if self.settings.grace_steps is not None else self.settings.time_scale
-        )
-
-    @property
-    def store_wanted(self) -> StoreWanted | None:
-        """Which object store the program finds; None: it needs none."""
-        return wanted_by(self.settings, self.program.environment)
-
-    def new_store(
-        self, point: KillPoint | None = None, *, with_faults: bool = False
-    ) -> AbstractContextManager[ProgramStore | None]:
-        """Return an empty store for the attempts of one trial, if there is to be one.
-
-        Args:
-            point: where the first attempt is interrupted; it says which save is its last.
-            with_faults: faults strike what the attempts do with it.
-        """
-        wanted = self.store_wanted
-        if wanted is None:
-            return nullcontext()
-        return ProgramStore(wanted, self.store_faults(point) if with_faults else None)
-
-    def store_faults(self, point: KillPoint | None) -> dict[str, StorageFault]:
-        """Return the faults of the object store, by how they were asked for."""
-        recorded = self.finished_attempt
-        found = {}
-        for text in filter(is_storage_fault, self.settings.fault):
-            fault = StorageFault.parse(text)
-            if recorded is not None:
-                saves = sorted(
-                    (s for r in recorded.trace.ranks.values() for s in r.saves),
-                    key=lambda save: save.begun_at_s,
-                )
-                if point is not None and point.site == "step-end":
-                    saves = [s for s in saves if s.step < point.occurrence] or saves
-                fault = on_last_save(fault, recorded, saves)
-            found[text] = fault
-        return found
-
-    def surroundings(self, store: ProgramStore | None) -> Surroundings:
-        """Return what one attempt finds around it."""
-        names = self.workspace.mechanisms.namespaces
-        isolated = "network" in names and not self.program.allow_network
-        if self.settings.netns and not isolated:
-            raise HarnessError(
-                "--netns needs a network namespace, and there is none",
-                hint="leave out --allow-network; `spotchaos doctor` says what this"
-                " machine can do",
-            )
-        return Surroundings(
-            self.story,
-            isolated=isolated,
-            time_scale=self.time_scale,
-            real_addresses=self.settings.netns,
-            store=store,
-            clock=self.clock,
-        )
-
-    def faults(self, point: KillPoint | None) -> list[tuple[DiskFault, Rule | None]]:
-        """Return the faults of the disk, with the rule of each that is supervised."""
-        found: list[tuple[DiskFault, Rule | None]] = []
-        for text in self.settings.fault:
-            if is_storage_fault(text):
-                continue
-            fault = DiskFault.parse(text)
-            if not fault.is_supervised:
-                found.append((fault, None))
-                continue
-            if self.log is None or self.recorded is None:
-                raise HarnessError(
-                    f"the fault {text!r} needs file sites, which are off here",
-                    hint="ask `spotchaos doctor` why",
-                )
-            before = None
-            if point is not None and point.site == "step-end":
-                before = point.occurrence
-            rule = rule_of(
-                fault, self.log, self.recorded, patterns=self.patterns, before=before
-            )
-            found.append((fault, rule))
-        return found
-
-    def new_view(self, name: str) -> View:
-        """Return a private copy-on-write view of the program's folder."""
-        view = self.workspace.view(name)
-        if self.hidden:
-            view.hide(self.hidden)
-        return view
-
-
-def check_asked(settings: Settings) -> None:
-    """Raise UsageError for a notice or fault that does not exist, before anything runs."""
-    if settings.notice is not None:
-        story(settings.notice, grace_s=settings.grace_s)
-    for text in settings.fault:
-        if not is_storage_fault(text):
-            DiskFault.parse(text)
-    wanted_by(settings, settings.environment)
-
-
-def wanted_by(settings: Settings, environment: Mapping[str, str]) -> StoreWanted | None:
-    """Return which object store a program needs; None: none."""
-    return store_wanted(
-        durable=settings.durable,
-        faults=settings.fault,
-        command=(*settings.command, *(settings.resume_cmd or ())),
-        environment=environment,
-        allow_network=settings.allow_network,
-    )
-
-
-def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
-    """Return where a run is interrupted so that its faults show: soon after they struck.
-
-    An error shows at the first step after it, damage once the newest checkpoint of a run
-    in the middle is loaded, and skewed times when two machines have saved.
-    """
-    saves = [step for step, _ in land.saves if 0 < step < land.horizon]
-    steps: list[int] = []
-    for fault, rule in stage.faults(None):
-        if rule is not None and stage.log is not None and stage.recorded is not None:
-            struck = step_struck(rule, stage.log, stage.recorded)
-            steps.append(land.horizon if struck is None else struck + 1)
-        elif fault.kind == "skew" and len(saves) > 1:
-            second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)
-            return Plan((KillPoint(site="step-end", occurrence=saves[0] + 1), second))
-        elif saves:
-            steps.append(saves[len(saves) // 2] + 1)
-    for one in stage.store_faults(None).values():
-        recorded = stage.finished_attempt
-        struck = None if recorded is None else step_struck_by(one, recorded)
-        if struck is not None:
-            steps.append(struck + 1)
-        elif saves:  # what only a resume does, which comes after a save
-            steps.append(saves[len(saves) // 2] + 1)
-    step = max(steps, default=land.horizon)
-    if step >= land.horizon:
-        return Plan((), after_finish=True)
-    return Plan((KillPoint(site="step-end", occurrence=step),))
-
-
-def is_resume_point(paths: Sequence[str], patterns: Sequence[str]) -> bool:
-    """Tell whether a save of these paths wrote what the control's resume read."""
-    return bool(paths) and (
-        not patterns or any(pattern_of(path) in patterns for path in paths)
-    )
 
 
 def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial:

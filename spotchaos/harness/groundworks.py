@@ -23,7 +23,7 @@ from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import Start, Zygote, environment_for, start_of
 from spotchaos.settings import Settings
-from spotchaos.trial import wanted_by
+from spotchaos.stage import wanted_by
 
 # What says how a trial goes or is judged, and nothing about a run that is left alone.
 OF_TRIALS = frozenset(

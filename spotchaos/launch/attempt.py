@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
-import os
 import select
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotchaos.clock import Clock, SystemClock
+from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
 from spotchaos.launch.freezing import Freezer, Stillness
+from spotchaos.launch.outer import Outer
 from spotchaos.launch.output import bound, denied_paths, tail
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
-from spotchaos.launch.spec import FileOrders, make_spec
 from spotchaos.launch.targets import targets_of
 from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
-from spotchaos.launch.zygote import Forked, Warm
+from spotchaos.launch.zygote import Warm
 
-INSIDE = Path(__file__).with_name("inside.py")
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
 START_BOUND_S = 60.0
 END_BOUND_S = 20.0
@@ -70,74 +66,8 @@ def end_everything() -> None:
 atexit.register(end_everything)
 
 
-def launch(
-    program: Program,
-    view: View,
-    *,
-    number: int,
-    orders: Mapping[str, Any],
-    command: Sequence[str] | None = None,
-    environment: Mapping[str, str] | None = None,
-    addresses: Sequence[str] = (),
-    hosts: Mapping[str, str] | None = None,
-    listen: Sequence[tuple[str, int]] = (),
-    files: FileOrders | None = None,
-    warm: Warm | None = None,
-    clock: Clock | None = None,
-) -> RunningAttempt:
-    """Start the program in a view, isolated, and return once it has begun.
-
-    Args:
-        program: what, where and with what.
-        view: what it sees of the machine.
-        number: of the attempt within its trial, from 1.
-        orders: for the probe (`trace.format.ORDERS`); where it finds us is added.
-        command: instead of the program's own.
-        environment: variables on top, such as the addresses of fakes.
-        addresses: further addresses of the loopback device, such as a cloud's own.
-        hosts: names that lead to such addresses.
-        listen: where sockets of ours listen inside the attempt's network; they are
-            returned in `RunningAttempt.listeners`, in this order. With an allowed
-            network they listen on the machine itself.
-        files: what a supervisor of file ops is to do; None: there is none.
-        warm: the zygote that forks it, and as what; None starts fresh processes.
-        clock: for waits; the system's if left out.
-
-    Raises:
-        HarnessError: the machine refused something, or space is short.
-    """
-    view.workspace.demand_space()
-    folder = view.attempt_folder(number)
-    trace = folder / "trace"
-    trace.mkdir()
-    running = RunningAttempt(program, view, folder, clock or SystemClock())
-    try:
-        spec = make_spec(
-            program,
-            view,
-            folder,
-            number=number,
-            orders=orders,
-            command=command,
-            environment=environment or {},
-            addresses=addresses,
-            hosts=hosts or {},
-            listen=listen,
-            files=files,
-        )
-        if warm is not None and warm.start.ranks is not None:
-            spec["ranks"] = warm.start.ranks
-        if program.allow_network:
-            running.listeners += [socket.create_server(place) for place in listen]
-        running.begin(spec, warm)
-    except BaseException:
-        running.close()
-        raise
-    return running
-
-
 class RunningAttempt:
-    """An attempt that was launched; made by `launch`."""
+    """An attempt that was launched; made by `starting.launch`."""
 
     def __init__(
         self, program: Program, view: View, folder: Path, clock: Clock
@@ -152,14 +82,12 @@ class RunningAttempt:
         self.cpu_s = 0.0
         self.survivors: tuple[str, ...] = ()
         self.readonly: tuple[str, ...] = ()  # mounts that could not be made private
-        self.listeners: list[socket.socket] = []
+        self._own_listeners: list[socket.socket] = []  # in the machine's own network
         self._clock = clock
         self._begun_s = clock.monotonic()
         self._lock = threading.RLock()
         self._events: deque[Halted | Exited] = deque()
-        self._process: subprocess.Popen[bytes] | Forked | None = None
-        self._lifeline: int | None = None
-        self._control: socket.socket | None = None
+        self._outer: Outer | None = None
         self._group: Path | None = None
         self._init: int | None = None
         self._leader: int | None = None  # as the program sees it
@@ -179,59 +107,20 @@ class RunningAttempt:
 
     def begin(self, spec: dict[str, Any], warm: Warm | None = None) -> None:
         """Start the attempt's own two processes and wait until the program runs."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.settimeout(0.0)  # recv_fds of Python 3.11 ignores its flags
-        self._control = ours
-        reader, self._lifeline = os.pipe()
         self._group = None if spec["cgroup"] is None else Path(spec["cgroup"])
         self._freezer.group = self._group
-        described = os.memfd_create("spotchaos-spec")
-        try:
-            content = {**spec, "control": theirs.fileno(), "lifeline": reader}
-            with os.fdopen(os.dup(described), "w") as file:
-                json.dump(content, file)
-            os.lseek(described, 0, os.SEEK_SET)
-            _RUNNING.add(self)
-            self.view.workspace.ends.add(self.end)
-            with (self.folder / "inside.err").open("wb") as complaints:
-                if warm is not None:
-                    self._process = warm.zygote.fork(
-                        warm.start,
-                        spec=described,
-                        control=theirs.fileno(),
-                        lifeline=reader,
-                        complaints=complaints.fileno(),
-                    )
-                else:
-                    self._process = subprocess.Popen(
-                        [sys.executable, "-I", "-S", str(INSIDE), str(described)],
-                        pass_fds=(described, theirs.fileno(), reader),
-                        start_new_session=True,
-                        stdin=subprocess.DEVNULL,
-                        stdout=complaints,
-                        stderr=complaints,
-                        cwd="/",
-                    )
-        finally:
-            os.close(described)
-            os.close(reader)
-            theirs.close()
+        _RUNNING.add(self)
+        self.view.workspace.ends.add(self.end)
+        self._outer = Outer(spec, self.folder / "inside.err", warm)
         self._until(
             lambda: self._leader is not None or self._gone, START_BOUND_S, "start"
         )
         if self._leader is None:
-            raise self._start_error()
-
-    def _start_error(self) -> HarnessError:
-        reason = self._refusal
-        if reason is None:
-            with contextlib.suppress(OSError):
-                lines = (self.folder / "inside.err").read_text().splitlines()
-                reason = lines[-1] if lines else None
-        return HarnessError(
-            f"could not start an attempt: {reason or 'its first process ended'}",
-            hint="`spotchaos doctor` says what this machine can do",
-        )
+            reason = self._refusal or self._outer.last_words()
+            raise HarnessError(
+                f"could not start an attempt: {reason or 'its first process ended'}",
+                hint="`spotchaos doctor` says what this machine can do",
+            )
 
     # --- waiting ---
 
@@ -286,8 +175,8 @@ class RunningAttempt:
 
     def _wait_readable(self, timeout_s: float) -> None:
         sources = self._conversation.sources()
-        if self._control is not None and not self._gone:
-            sources.append(self._control.fileno())
+        if self._outer is not None and not self._gone:
+            sources += self._outer.sources()
         poller = select.poll()
         for descriptor in sources:
             poller.register(descriptor, select.POLLIN)
@@ -299,16 +188,11 @@ class RunningAttempt:
             self._wait_readable(timeout_s)
         for halt in self._conversation.receive():
             self._events.append(Halted(halt.point, halt.rank, halt.pid, halt.step))
-        while self._control is not None and not self._gone:
-            try:
-                content, descriptors, _, _ = socket.recv_fds(self._control, 1 << 20, 64)
-            except BlockingIOError:
-                break
-            self.listeners += [socket.socket(fileno=number) for number in descriptors]
-            if not content:
+        if self._outer is not None and not self._gone:
+            for report in self._outer.reports():
+                self._take(report)
+            if self._outer.is_silent:
                 self._note_gone()
-                break
-            self._take(json.loads(content))
 
     def _take(self, report: dict[str, Any]) -> None:
         if "error" in report:
@@ -348,6 +232,16 @@ class RunningAttempt:
         self._note_end()
 
     # --- watching ---
+
+    def listen(self, places: Sequence[tuple[str, int]]) -> None:
+        """Open sockets in the machine's own network, for an attempt without one."""
+        self._own_listeners += [socket.create_server(place) for place in places]
+
+    @property
+    def listeners(self) -> list[socket.socket]:
+        """Sockets of ours that the program reaches, in the order asked for."""
+        inside = [] if self._outer is None else self._outer.listeners
+        return [*self._own_listeners, *inside]
 
     def progress(self) -> Mapping[int, tuple[int, Mapping[str, int]]]:
         """Return, for each rank, the steps done and how often each site was reached."""
@@ -509,8 +403,8 @@ class RunningAttempt:
                     self.freeze()
             process_tree.send([self._init], signal.SIGKILL)
         self._until(lambda: self._gone, END_BOUND_S, "end")
-        if self._process is not None:
-            self._process.wait(END_BOUND_S)
+        if self._outer is not None:
+            self._outer.wait(END_BOUND_S)
         if self.survivors and self.exit_code is None:
             raise HarnessError(
                 f"processes outlived their reclaim: {', '.join(self.survivors)}",
@@ -538,18 +432,14 @@ class RunningAttempt:
     def end(self) -> None:
         """End the attempt at once, from any thread; `close` does the rest."""
         self._reclaimed = True
-        if self._lifeline is not None:
-            lifeline, self._lifeline = self._lifeline, None
-            with contextlib.suppress(OSError):
-                os.write(lifeline, b"x")  # we live: our files are ours to remove
-            os.close(lifeline)
-        if self._process is not None:
+        if self._outer is not None:
+            self._outer.cut()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_BOUND_S)
+                self._outer.wait(END_BOUND_S)
 
     def close(self) -> None:
         """End what still runs and let go of everything; the trace stays with the view."""
-        if self._process is not None and not self._gone:
+        if self._outer is not None and not self._gone:
             try:
                 self.reclaim("all")
             except HarnessError:
@@ -558,11 +448,10 @@ class RunningAttempt:
         with self._lock:
             self._conversation.close()
             self._pages.close()
-            for listener in self.listeners:
+            for listener in self._own_listeners:
                 listener.close()
-            if self._control is not None:
-                self._control.close()
-                self._control = None
+            if self._outer is not None:
+                self._outer.close()
             self._gone = True
         if self._group is not None:
             with contextlib.suppress(OSError):

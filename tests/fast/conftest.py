@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from spotchaos.launch.attempt import Exited, launch
+from spotchaos.launch.attempt import Exited
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program
+from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import Warm, Zygote, environment_for, start_of
 

@@ -4,10 +4,10 @@ import types
 
 import pytest
 
-from spotchaos import campaign
-from spotchaos.campaign import jobs_for, most_telling_first
+from spotchaos import scheduling
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.plan import KillPoint, Landscape, Plan, draw, edges
+from spotchaos.scheduling import jobs_for, most_telling_first
 from spotchaos.settings import Settings
 from spotchaos.skipping import Skipper, is_candidate, may_skip, moment_of
 
@@ -89,7 +89,7 @@ def test_jobs_are_bounded_by(
 
     memory = types.SimpleNamespace(available=free_gb << 30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    monkeypatch.setattr(campaign.os, "sched_getaffinity", lambda pid: set(range(cores)))
+    monkeypatch.setattr(scheduling.os, "sched_getaffinity", lambda pid: set(range(cores)))
     assert jobs_for(ground(world_size, threads)) == expected
 
 

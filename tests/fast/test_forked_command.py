@@ -4,7 +4,7 @@ import sys
 
 from spotchaos.launch.program import Program
 from spotchaos.settings import Settings
-from spotchaos.trial import Stage
+from spotchaos.stage import Stage
 
 
 class Zygote:

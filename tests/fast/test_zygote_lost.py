@@ -8,8 +8,9 @@ import threading
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch.attempt import Exited, launch
+from spotchaos.launch.attempt import Exited
 from spotchaos.launch.program import Program
+from spotchaos.launch.starting import launch
 from spotchaos.launch.zygote import (
     Warm,
     Zygote,

@@ -9,7 +9,7 @@ from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, S
 from spotchaos.persistence.oplog import FileOp, OpLog
 from spotchaos.providers.stories import story
 from spotchaos.settings import Settings
-from spotchaos.trial import check_asked
+from spotchaos.stage import check_asked
 
 
 def op(number, kind, path, at_s, to=None):

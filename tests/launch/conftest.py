@@ -6,9 +6,10 @@ import textwrap
 
 import pytest
 
-from spotchaos.launch.attempt import Exited, Halted, launch
+from spotchaos.launch.attempt import Exited, Halted
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program
+from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import Workspace
 
 # How long an event may take on a loaded machine; no test waits for it to pass.

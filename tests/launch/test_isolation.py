@@ -306,7 +306,7 @@ def test_workers_in_sessions_of_their_own_die_with_a_reclaim(start):
 HARNESS = """
 import sys
 from pathlib import Path
-from spotchaos.launch.attempt import launch
+from spotchaos.launch.starting import launch
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from tests.launch.conftest import mechanisms_named
@@ -329,7 +329,7 @@ if sys.argv[3] == "frozen":
     while "writing" not in attempt.output_tail:
         attempt.wait(0.01)
     attempt.freeze()
-print(*[p.pid for p in attempt.members()], attempt._init, attempt._process.pid, flush=True)
+print(*[p.pid for p in attempt.members()], attempt._init, attempt._outer.pid, flush=True)
 attempt.wait()
 """
 
@@ -430,7 +430,7 @@ def test_an_attempt_as_another_user_touches_nothing(tmp_path):
 NOBODY = """
 import os, sys
 from pathlib import Path
-from spotchaos.launch.attempt import launch
+from spotchaos.launch.starting import launch
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
