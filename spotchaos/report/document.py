@@ -149,6 +149,11 @@ def attempt_entry(
             "asked_after": played.asked_after,
             "refused": played.refused,
         }
+    if attempt.struck:
+        found["faults"] = [
+            {"fault": o.fault, "kind": o.kind, "struck": o.times, "path": o.path}
+            for o in attempt.struck
+        ]
     if attempt.trouble is not None:
         found["trouble"] = attempt.trouble
     if str(attempt.ended) in ("failed", "hung", "exited") and attempt.output_tail:

@@ -21,6 +21,7 @@ _MARKS = {
     "first-step": "first step",
     "load": "load",
     "notice": "notice",
+    "fault": "fault",
     "signal": "signal",
     "reclaim": "reclaim",
     "finish": "finish",

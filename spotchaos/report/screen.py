@@ -313,6 +313,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
         if entry["name"] not in told
     ]
     said += _compressed(document)
+    said += _faults(document)
     coverage = document["coverage"]
     dropped = coverage.get("not_reached") or 0
     if dropped:
@@ -346,6 +347,24 @@ def _compressed(document: Mapping[str, Any]) -> list[str]:
             " its deadline fell into the run (--time-scale 1 plays it in real time)"
         )
     return said
+
+
+def _faults(document: Mapping[str, Any]) -> list[str]:
+    """Return of each fault how often it struck, and what it struck first."""
+    counts: dict[str, int] = {}
+    paths: dict[str, str] = {}
+    for trial in document["trials"]:
+        for attempt in trial["attempts"]:
+            for fault in attempt.get("faults", ()):
+                if fault["struck"]:
+                    name = fault["fault"]
+                    counts[name] = counts.get(name, 0) + fault["struck"]
+                    paths.setdefault(name, fault.get("path") or "")
+    return [
+        f"the fault {name} struck {'once' if count == 1 else f'{count} times'}"
+        + (f", first {paths[name]!r}" if paths[name] else "")
+        for name, count in counts.items()
+    ]
 
 
 def _note_text(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str:

@@ -62,6 +62,10 @@ def _moments(
     if attempt.notice_at_s is not None:
         what = "signal" if attempt.signal else "notice"
         found.append(moment(attempt.notice_at_s, what, attempt.signalled_step))
+    for fault in attempt.struck:
+        if fault.times and fault.at_s is not None:
+            done = 0 if rank is None else sum(m.t_s <= fault.at_s for m in rank.steps)
+            found.append(moment(fault.at_s, "fault", done))
     ended_s = attempt.reclaimed_at_s
     if ended_s is None:
         ended_s = began_s + attempt.wall_s

@@ -179,3 +179,34 @@ def test_a_notice_is_in_the_report_and_its_speed_on_the_screen(outcomes):
     assert document["trials"][0]["attempts"][0]["notice"]["time_scale"] == 40.0
     shown = " ".join(plain(screen(document)).split())
     assert "the notice aws was played at 40 cloud seconds a second" in shown
+
+
+def test_faults_that_struck_are_in_the_report_and_on_the_screen(outcomes):
+    from spotchaos.model import Struck
+    from spotchaos.report.screen import plain, screen
+
+    trial, said = outcomes.violated_pair(1)
+    struck = (
+        Struck("s3-503:2+", "store", 3, at_s=100.5, path="bucket/run/state.pt"),
+        Struck("enospc:9", "error", 0),
+    )
+    first = dataclasses.replace(trial.attempts[0], struck=struck)
+    trial = dataclasses.replace(trial, attempts=(first, trial.attempts[1]))
+    document = make_document(outcomes.make_outcome(said.verdict, [(trial, said)]))
+    schema = resources.files("spotchaos.report").joinpath("schema1.json").read_text()
+    jsonschema.validate(document, json.loads(schema))
+    told = document["trials"][0]
+    assert told["attempts"][0]["faults"] == [
+        {
+            "fault": "s3-503:2+",
+            "kind": "store",
+            "struck": 3,
+            "path": "bucket/run/state.pt",
+        },
+        {"fault": "enospc:9", "kind": "error", "struck": 0, "path": None},
+    ]
+    assert "faults" not in told["attempts"][1]
+    assert [m["t_s"] for m in told["timeline"] if m["what"] == "fault"] == [0.5]
+    shown = " ".join(plain(screen(document)).split())
+    assert "the fault s3-503:2+ struck 3 times, first 'bucket/run/state.pt'" in shown
+    assert "enospc" not in shown
