@@ -30,6 +30,7 @@ CARRIED: tuple[str, ...] = (
     "time_scale",
     "lose",
     "move",
+    "keep_existing",
     "fault",
     "tmp_elsewhere",
     "netns",

@@ -52,8 +52,8 @@ def command(
     target: str, program: tuple[str, ...], trial: int | None, **given: Any
 ) -> int:
     """Carry out one known plan again."""
-    token, told = _token_of(target, trial)
-    values = {**_from_file(), **given_values(given)}
+    token, told, beside = _token_of(target, trial)
+    values = {**_from_file(), **beside, **given_values(given)}
     base = make_settings(
         values,
         command=program or told or REFERENCE,
@@ -79,25 +79,33 @@ def command(
     return carry_out(run, settings, outputs_of(values))
 
 
-def _token_of(target: str, trial: int | None) -> tuple[str, tuple[str, ...]]:
-    """Return the token to replay and, from a report, its command."""
+def _token_of(
+    target: str, trial: int | None
+) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Return the token to replay and, from a report, its command and what goes with it."""
     if target.startswith(PREFIX):
         if trial is not None:
             raise UsageError(
                 "--trial goes with a report, not with a token", hint="leave out --trial"
             )
-        return target, ()
+        return target, (), {}
     path = Path(target)
     if path.suffix != ".json" and not path.exists():
         # Neither: the token's own error names what is wrong with it.
-        return target, ()
+        return target, (), {}
     from spotchaos.report.stored import read_report
 
     document = read_report(path)
     chosen = _trial_of(document["trials"], trial, target)
     if not chosen.get("replay"):
         raise ReportError(f"trial {chosen['number']} of {target!r} has no replay token")
-    return chosen["replay"], tuple(document["command"])
+    beside: dict[str, Any] = {}
+    command, resume = document["command"], document.get("resume_command")
+    if resume and resume != command:
+        beside["resume-cmd"] = tuple(resume)
+    if document.get("durable"):
+        beside["durable"] = document["durable"]
+    return chosen["replay"], tuple(command), beside
 
 
 def _trial_of(

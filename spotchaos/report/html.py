@@ -18,6 +18,7 @@ from spotchaos.report import crash_states, drawing, grace
 from spotchaos.report.gate import gate_remarks, suppression
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import cleaned, one_line
+from spotchaos.report.replaying import replay_line
 from spotchaos.report.screen import is_amiss, trials_text
 
 _FOLDER = resources.files(__package__).joinpath("templates")
@@ -129,6 +130,10 @@ def _shell_line(words: list[str]) -> str:
     return shlex.join([one_line(str(word)) for word in words])
 
 
+def _again(report: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
+    return one_line(replay_line(report, trial) or "")
+
+
 def _asset(name: str) -> str:
     return _FOLDER.joinpath(name).read_text(encoding="utf-8")
 
@@ -143,6 +148,9 @@ def _template() -> jinja2.Template:
     )
     environment.globals.update(heat=heat, timeline=drawing.timeline)
     environment.filters.update(
-        trials_text=trials_text, one_line=one_line, shell=_shell_line
+        trials_text=trials_text,
+        one_line=one_line,
+        shell=_shell_line,
+        again=_again,
     )
     return environment.from_string(_asset("report.html"))

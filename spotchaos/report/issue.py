@@ -10,6 +10,7 @@ from spotchaos.errors import ReportError
 from spotchaos.findings import FINDINGS
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import clean, cleaned, one_line, redact
+from spotchaos.report.replaying import replay_line
 from spotchaos.report.screen import WIDTH, plain, restored_table
 
 
@@ -61,8 +62,9 @@ def _expected(document: Mapping[str, Any]) -> str:
 def _steps(document: Mapping[str, Any], trial: Mapping[str, Any]) -> str:
     command = " ".join(shlex.quote(one_line(w)) for w in document["command"])
     lines = [f"pip install spotchaos=={document['spotchaos']}"]
-    if trial.get("replay"):
-        lines.append(f"spotchaos replay {trial['replay']} -- {command}")
+    replay = replay_line(document, trial)
+    if replay:
+        lines.append(one_line(replay))
     else:
         plan = shlex.quote(trial["plan"])
         lines.append(f"spotchaos run --kill-at {plan} -- {command}")

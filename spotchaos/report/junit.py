@@ -5,12 +5,12 @@ Source: the schema that CI systems agree on, `junit-10.xsd` of the Jenkins xUnit
 
 from __future__ import annotations
 
-import shlex
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from typing import Any
 
 from spotchaos.report.redact import clean, one_line
+from spotchaos.report.replaying import replay_line
 
 
 def render(document: Mapping[str, Any]) -> str:
@@ -82,9 +82,9 @@ def _text(
         lines.append(f"{place}{finding['name']}: {finding['message']}")
         if finding.get("hint"):
             lines.append(f"Hint: {finding['hint']}")
-    if trial.get("replay"):
-        command = shlex.join([str(word) for word in document["command"]])
-        lines.append(f"Replay: spotchaos replay {trial['replay']} -- {command}")
+    replay = replay_line(document, trial)
+    if replay:
+        lines.append(f"Replay: {replay}")
     return "\n".join(lines)
 
 

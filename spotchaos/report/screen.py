@@ -6,7 +6,6 @@ their text. At most one screen in the usual cases.
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from spotchaos.report import crash_states
 from spotchaos.report.gate import gate_remarks, uncounted
 from spotchaos.report.redact import clean, cleaned, one_line
+from spotchaos.report.replaying import replay_line
 
 WIDTH = 88
 MOST_FINDINGS = 4
@@ -400,8 +400,7 @@ def _replay_line(
     number = findings[0]["trial"] if findings else 0
     for trial in document["trials"]:
         if trial["number"] == number and trial.get("replay"):
-            command = " ".join(shlex.quote(w) for w in document["command"])
-            return f"spotchaos replay {trial['replay']} -- {command}"
+            return replay_line(document, trial)
     return None
 
 

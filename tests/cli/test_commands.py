@@ -5,6 +5,7 @@ import types
 import pytest
 
 from spotchaos.findings import FINDINGS, NOTES
+from spotchaos.model import Verdict
 from spotchaos.report.document import make_document
 from spotchaos.report.formats import render
 from spotchaos.token import make_token
@@ -40,6 +41,20 @@ def test_a_report_is_replayed_with_its_own_command(spotchaos, campaign, report):
     spotchaos("replay", str(report), "--trial", "3")
     assert campaign.settings.command == ("python", "train.py", "--out", "{out}")
     assert campaign.settings.kill_at == ("step-end:12",)
+
+
+def test_a_report_is_replayed_with_its_own_command_to_resume(
+    spotchaos, campaign, outcomes, tmp_path
+):
+    resume = ("python", "train.py", "--resume", "last one.pt")
+    settings = outcomes.make_settings(resume_cmd=resume)
+    outcome = outcomes.make_outcome(
+        Verdict.VIOLATED, [outcomes.violated_pair(1, outcomes.RNG)], settings=settings
+    )
+    path = tmp_path / "report.json"
+    path.write_text(render(make_document(outcome)))
+    spotchaos("replay", str(path))
+    assert campaign.settings.resume_cmd == resume
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import io
+import shlex
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_the_replay_line_is_whole_however_long(outcomes):
     line = plain(screen(make_document(outcome))).splitlines()[-1]
     assert line.startswith("  Replay: spotchaos replay sc1:")
     assert line.endswith("'" + "a b" * 60 + "'")
+
+
+def test_the_replay_line_names_what_no_token_does(outcomes):
+    settings = outcomes.make_settings(
+        resume_cmd=("python", "train.py", "--resume", "last one.pt"),
+        lose="machine",
+        durable="out",
+    )
+    outcome = outcomes.make_outcome(
+        Verdict.VIOLATED, [outcomes.violated_pair(1, outcomes.RNG)], settings=settings
+    )
+    line = plain(screen(make_document(outcome))).splitlines()[-1]
+    words = shlex.split(line)[1:]
+    assert words[:2] == ["spotchaos", "replay"]
+    assert words[3:] == [
+        *("--resume-cmd", "python train.py --resume 'last one.pt'"),
+        *("--durable", "out", "--", *settings.command),
+    ]
 
 
 def test_what_bounds_the_verdict_is_said(outcomes):
