@@ -230,6 +230,8 @@ class Training:
         if not SESSION.steps:
             # By now every rank knows which it is, also one that a program numbered.
             SESSION.say_hello()
+        if samples:
+            self._take_unmoved_buffers(samples[0])
         self._write_state(samples[0] if samples else self._fallback, at="step")
         SESSION.steps += 1
         step = SESSION.steps
@@ -321,6 +323,28 @@ class Training:
         except Exception as error:
             SESSION.trouble("sample of the state", error)
         return sample
+
+    def _take_unmoved_buffers(self, sample: Sample) -> None:
+        """Give a sample the buffers that the first forward of its window found.
+
+        A forward that trains nothing in this window (a generator's, whose output is
+        detached) moves batch norm's statistics by what it was given. What was restored
+        is what lay there before it, if no weight has changed since, as by a load.
+        """
+        for forward in self._forwards:
+            early = forward.sample
+            if early is sample:
+                return
+            if early is None or early.step != sample.step:
+                continue
+            same = early.components.get("weights") == sample.components.get("weights")
+            if (
+                same
+                and "buffers" in early.components
+                and "buffers" in sample.components
+            ):
+                sample.components["buffers"] = early.components["buffers"]
+                return
 
     def _write_state(self, sample: Sample | None, *, at: str) -> None:
         if sample is not None and not sample.written:

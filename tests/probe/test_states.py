@@ -48,6 +48,22 @@ torch.set_rng_state(rng)
         assert len(ran.steps) == 6
 
 
+def test_buffers_are_those_before_a_forward_that_trains_nothing(quick):
+    # As with a pair of networks: the output of one is detached to train the other.
+    pair = """
+for step in range(3):
+    net(torch.randn(8, 8, generator=torch.Generator().manual_seed({seed} + step))).detach()
+    loss = net(x[8 * step : 8 * step + 8]).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    plain, one, other = (
+        quick(HEAD + ADAM + loop).column("buffers")
+        for loop in (steps(), pair.format(seed=1), pair.format(seed=9))
+    )
+    assert plain[0] == one[0] == other[0]
+    assert one[1] != other[1]
+
+
 def test_a_checkpoint_loaded_after_a_trial_forward_is_seen(quick):
     # A forward without backward, as tools that count parameters make, comes first.
     saved = "torch.save([net.state_dict(), opt.state_dict()], 'a.pt')\n"
