@@ -126,6 +126,24 @@ def _control_failed(case: Case) -> bool:
     return control.attempts[-1].ended in (Ended.FAILED, Ended.HUNG)
 
 
+def _how_to_resume(case: Case) -> str:
+    """Return what to do about a program that starts over."""
+    look = (
+        "look where the program searches for checkpoints and what it does when loading"
+        " fails: an exception that is swallowed, or a path that depends on the time or"
+        " the job, starts over without a word"
+    )
+    control = case.baseline.control
+    if control is None or len(control.attempts) < 2:
+        return look
+    if control.attempts[-1].trace.completed < case.horizon:
+        return look
+    return (
+        "after a clean stop it starts over as well: if it resumes only when it is told"
+        " to, say how with --resume-cmd 'COMMAND TO RESUME'; if not, " + look
+    )
+
+
 def _joined(case: Case, link: Link) -> Iterator[Finding]:
     """Judge where an attempt began to train, and how much it had to do again."""
     if not link.has_begun:
@@ -141,9 +159,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             "silent-restart",
             f"attempt {link.number} started again from step 0 although the checkpoint of"
             f" step {link.newest} was there; {lost(link.lost)}",
-            hint="look where the program searches for checkpoints and what it does when"
-            " loading fails: an exception that is swallowed, or a path that depends on"
-            " the time or the job, starts over without a word",
+            hint=_how_to_resume(case),
             attempt=link.number,
             step=0,
         )
