@@ -27,15 +27,15 @@ from spotchaos.launch.program import Program, wants_terminal
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.supervisor import supervisor_available
 from spotchaos.launch.workspace import View, Workspace
-from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
+from spotchaos.launch.zygote import Zygote
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
-from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence import oplog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import main_rank, run_attempt
+from spotchaos.warming import Warming, unlike
 
 # An attempt hangs when it takes this many times as long as the uninterrupted run, and
 # this many seconds more: a loaded machine slows one run, not by this much.
@@ -44,7 +44,6 @@ HANG_EXTRA_S = 60.0
 
 LIGHT = {"fingerprint": "light"}
 RECORDED = FileOrders()
-UNSEEDED = ("rng.python", "rng.numpy")
 
 Tell = Callable[[Event], None]
 
@@ -108,7 +107,7 @@ def lay(
     try:
         return builder.build()
     except BaseException:
-        builder.end_zygote(but=zygote)
+        builder.end_zygotes(but=zygote)
         raise
 
 
@@ -119,9 +118,11 @@ class _Builder:
         self._notes: list[Note] = []
         self._cpu_s = 0.0
         self._log: oplog.OpLog | None = None
+        self._warming = Warming()
 
-    def end_zygote(self, *, but: Zygote | None) -> None:
-        """End the zygote that was raised here, if nobody will come to own it."""
+    def end_zygotes(self, *, but: Zygote | None) -> None:
+        """End the zygotes that were raised here, if nobody will come to own them."""
+        self._warming.close()
         zygote = self._stage.zygote
         if zygote is not None and zygote is not but:
             zygote.close()
@@ -186,6 +187,8 @@ class _Builder:
     ) -> tuple[Attempt, View]:
         self._tell(PhaseStarted(name))
         view = self._stage.new_view(name.replace(" ", "-"))
+        if keep:
+            self._warming.begin(self._stage, view)
         try:
             attempt = run_attempt(
                 self._stage,
@@ -238,7 +241,11 @@ class _Builder:
         """Run again, from a zygote if there can be one; it must equal the first run."""
         if self._stage.zygote is not None:
             return self._run("baseline 2")
-        zygote = self._raise_zygote(first, view)
+        try:
+            zygote = self._warming.complete(self._stage, first, view)
+        except (HarnessError, OSError) as error:
+            self._notes.append(Note("cold-path", f"every run is fresh: {error}"))
+            zygote = None
         if zygote is None:
             return self._run("baseline 2")
         self._stage = replace(self._stage, zygote=zygote)
@@ -254,24 +261,6 @@ class _Builder:
                 Note("cold-path", f"a forked run was not the fresh one: {reason}")
             )
         return fresh
-
-    def _raise_zygote(self, first: Attempt, view: View) -> Zygote | None:
-        """Start a zygote that has imported what the first run imported, or say why not."""
-        program = self._stage.program
-        start = start_of(program.command, program.environment, program.folder)
-        rank = main_rank(first)
-        if start is None or rank is None or not rank.modules:
-            return None
-        try:
-            return Zygote(
-                start,
-                environment_for(program, view),
-                preloadable(rank.modules, program.folder),
-                self._stage.workspace.scratch / "zygote.err",
-            )
-        except (HarnessError, OSError) as error:
-            self._notes.append(Note("cold-path", f"every run is fresh: {error}"))
-            return None
 
     def _first_run(self) -> tuple[Attempt, View]:
         """Run once; settle terminal, existing checkpoints and what counts a step."""
@@ -361,47 +350,6 @@ class _Builder:
             attempts=tuple(attempts),
             wall_s=sum(a.wall_s for a in attempts),
         )
-
-
-def unlike(first: Attempt, second: Attempt) -> str | None:
-    """Return where a forked run is not the fresh one; None if it is, in every mark.
-
-    Streams that no program need seed (Python's, numpy's) differ between fresh runs too.
-    """
-    if first.ended is not second.ended or first.exit_code != second.exit_code:
-        return f"it {second.ended} with status {second.exit_code}"
-    for number, ours in first.trace.ranks.items():
-        theirs = second.trace.ranks.get(number)
-        if theirs is None:
-            return f"rank {number} was not seen"
-        for site in ("step-end", "epoch-end", "forward"):
-            if ours.counts.get(site) != theirs.counts.get(site):
-                return f"rank {number} reached {site} another number of times"
-        # A program that saves by the clock saves another number of times in every run.
-        if _files_of(ours) != _files_of(theirs):
-            return f"rank {number} was seen to save or load other files"
-        for mine, other in zip(ours.steps, theirs.steps, strict=True):
-            if mine.components != other.components or mine.samples != other.samples:
-                return f"rank {number} did something else in step {mine.step}"
-        for step, state in ours.states.items():
-            if step not in theirs.states:
-                return f"rank {number} has no state of step {step}"
-            found = theirs.states[step].components
-            for name, value in state.components.items():
-                if found.get(name) != value and name not in UNSEEDED:
-                    return f"rank {number} had other {name} at step {step}"
-    return None
-
-
-def _files_of(rank: RankTrace) -> tuple[set[str], set[str]]:
-    """Return the patterns of what a rank was seen to save, and to load.
-
-    What a package reads while it is imported, a forked run need not read again: of the
-    files that were only opened, those count that the program writes.
-    """
-    saved = {pattern_of(path) for save in rank.saves for path in save.paths}
-    loaded = {(pattern_of(load.path), load.via) for load in rank.loads}
-    return saved, {path for path, via in loaded if via != "read" or path in saved}
 
 
 def _by_closing_optimizer(rank: RankTrace) -> tuple[str, dict[str, Any]] | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos import __version__
-from spotchaos.baseline import Groundwork, Tell, unlike
+from spotchaos.baseline import Groundwork, Tell
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
@@ -29,6 +29,7 @@ from spotchaos.model import Attempt, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import run_attempt
+from spotchaos.warming import unlike
 
 # Settings on which an uninterrupted run, or what is recorded of it, depends.
 OF_RUNS = (

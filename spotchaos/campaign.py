@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from spotchaos import cache
-from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay, unlike
+from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.course import DEFAULT_GRACE_S
 from spotchaos.errors import HarnessError
@@ -44,6 +44,7 @@ from spotchaos.stage import check_asked
 from spotchaos.tensors import Pinpointer
 from spotchaos.totals import environment_of, gather, weakest_of
 from spotchaos.trial import is_requeued, run_attempt, run_trial
+from spotchaos.warming import unlike
 
 # Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
 PATH_VARIABLE = "SPOTCHAOS_PATH"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spotchaos.baseline import Groundwork, unlike
+from spotchaos.baseline import Groundwork
 from spotchaos.errors import HarnessError
 from spotchaos.launch.notify_rules import FilePoint
 from spotchaos.launch.spec import FileOrders
@@ -38,6 +38,7 @@ from spotchaos.recorded import (
 )
 from spotchaos.settings import Settings
 from spotchaos.trial import command_after, main_rank, run_attempt
+from spotchaos.warming import unlike
 
 # Of the plans that could be skipped, so many are carried out with real kills.
 SPOT_CHECK = 0.05

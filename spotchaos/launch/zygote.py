@@ -220,6 +220,8 @@ class Zygote:
         environment: the attempts', without what differs between them.
         modules: what to import, in order.
         complaints: file for what it prints.
+        is_forecast: `modules` are a guess; it imports them meanwhile, and can be asked
+            for nothing until `complete` has said what else.
 
     Raises:
         HarnessError: it did not come up, or nothing may be forked from it.
@@ -231,6 +233,8 @@ class Zygote:
         environment: Mapping[str, str],
         modules: Sequence[str],
         complaints: Path,
+        *,
+        is_forecast: bool = False,
     ) -> None:
         self._lock = threading.Lock()
         self._start = start
@@ -257,11 +261,28 @@ class Zygote:
             "package": str(PACKAGE),
             "modules": list(modules),
         }
+        self.forecast = frozenset(modules)
         try:
             ours.send(json.dumps(begin).encode())
-            said = self._answer(READY_BOUND_S)
         except BaseException:
             self.close()
+            raise
+        if not is_forecast:
+            self.complete(())
+
+    def complete(self, modules: Sequence[str]) -> None:
+        """Have it import these as well, in order, and wait until it can be asked.
+
+        Raises:
+            HarnessError: it did not come up, or nothing may be forked from it.
+        """
+        try:
+            self._connection.send(json.dumps({"modules": list(modules)}).encode())
+            said = self._answer(READY_BOUND_S)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                raise HarnessError(f"the zygote ended: {error}") from None
             raise
         self.failed: tuple[str, ...] = tuple(said.get("failed", ()))
         if not said.get("ready"):

@@ -67,6 +67,10 @@ def main(connection: socket.socket) -> None:
     warm = _probe(begin["package"])
     before = dict(os.environ)
     failed = _preload(begin["modules"])
+    rest = connection.recv(1 << 24)
+    if not rest:
+        return  # nobody wants it
+    failed += _preload(json.loads(rest)["modules"])
     # Variables that imports set, which an import that is done already sets no more.
     changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
     reason = _unfit()
