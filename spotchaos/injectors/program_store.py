@@ -243,7 +243,7 @@ def _strikable(fault: StorageFault, recorded: Attempt) -> list[Request]:
     return [
         request
         for request in requests
-        if fault.can_strike(Operation(name="", kind=Kind(request.kind)))
+        if fault.can_strike(Operation(name=request.operation, kind=Kind(request.kind)))
     ]
 
 

@@ -37,6 +37,8 @@ class Operation:
     part: str = ""  # of an upload in parts: its number
 
 
+# These make an object in one request, whose answer can be lost as well.
+_WHOLE = frozenset({"PutObject", "InsertObject"})
 _ON_OBJECTS = frozenset({Kind.READ, Kind.WRITE, Kind.COMMIT, Kind.OBJECT})
 
 
@@ -44,6 +46,7 @@ _ON_OBJECTS = frozenset({Kind.READ, Kind.WRITE, Kind.COMMIT, Kind.OBJECT})
 class _Row:
     summary: str
     strikes: frozenset[Kind]
+    names: frozenset[str] = frozenset()  # operations of other kinds that it strikes
 
 
 _ROWS: Final = {
@@ -61,10 +64,12 @@ _ROWS: Final = {
     ),
     "slow": _Row(f"the answer takes {SLOW_S:g} s", _ON_OBJECTS),
     "lost-complete": _Row(
-        "an upload is completed, and its answer is lost", frozenset({Kind.COMMIT})
+        "an upload is completed, and its answer is lost",
+        frozenset({Kind.COMMIT}),
+        _WHOLE,
     ),
     "error-body": _Row(
-        "completing an upload answers 200 with an error inside; nothing is there",
+        "completing an upload in parts answers 200 with an error inside; nothing is there",
         frozenset({Kind.COMMIT}),
     ),
     "lagging-list": _Row(
@@ -120,7 +125,8 @@ class StorageFault:
 
     def can_strike(self, operation: Operation) -> bool:
         """Tell whether `operation` is one of those that this fault counts."""
-        return operation.kind in _ROWS[self.name].strikes
+        row = _ROWS[self.name]
+        return operation.kind in row.strikes or operation.name in row.names
 
     def strikes(self, number: int) -> bool:
         """Tell whether it strikes the `number`th operation that it can strike, from 1."""

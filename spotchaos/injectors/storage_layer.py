@@ -95,7 +95,7 @@ class StorageLayer:
         self._armed: list[_Armed] = []
         self._entries: deque[Entry] = deque(maxlen=LONGEST_LOG)
         self._count = 0
-        self._kinds: Counter[Kind] = Counter()
+        self._done: Counter[tuple[Kind, str]] = Counter()  # kind and name
         # (bucket, key) -> when it was last written, on the monotonic clock.
         self._written_s: dict[tuple[str, str], float] = {}
 
@@ -139,8 +139,8 @@ class StorageLayer:
         with self._lock:
             return sum(
                 count
-                for kind, count in self._kinds.items()
-                if fault.can_strike(Operation(name="", kind=kind))
+                for (kind, name), count in self._done.items()
+                if fault.can_strike(Operation(name=name, kind=kind))
             )
 
     def reset(self) -> None:
@@ -148,7 +148,7 @@ class StorageLayer:
         with self._lock:
             self._armed.clear()
             self._entries.clear()
-            self._kinds.clear()
+            self._done.clear()
             self._written_s.clear()
             self._count = 0
         self._on_reset()
@@ -171,7 +171,7 @@ class StorageLayer:
         """Count the operation; return the name of the fault that strikes it, or ""."""
         struck = ""
         with self._lock:
-            self._kinds[operation.kind] += 1
+            self._done[operation.kind, operation.name] += 1
             for armed in self._armed:
                 if armed.fault.can_strike(operation):
                     armed.seen += 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spotchaos.training.sharded import ShardedStore
     from spotchaos.training.transformer import CharTransformer
 
+SIZE = 32  # of the model by default
 STOPPED = 143  # as a shell writes SIGTERM: not finished, start me again
 
 
@@ -94,7 +95,9 @@ def _train(options: argparse.Namespace) -> int:
         if torch.cuda.is_available() and options.device != "cpu":
             device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
             torch.cuda.set_device(device)
-        model = CharTransformer(vocabulary=VOCABULARY, dropout=options.dropout)
+        model = CharTransformer(
+            vocabulary=VOCABULARY, size=options.size, dropout=options.dropout
+        )
         model = model.to(device)
         if options.sharded:
             _shard(model, peers)
@@ -153,6 +156,8 @@ def _run_id(options: argparse.Namespace) -> str:
         "average", "virtual_workers",
     )  # fmt: skip
     values = {name: getattr(options, name) for name in decides}
+    if options.size != SIZE:
+        values["size"] = options.size
     if options.sharded:  # it adds in another order
         values["sharded"] = True
     text = json.dumps(values)
@@ -181,6 +186,8 @@ def _parser() -> argparse.ArgumentParser:
         "--accumulate", type=int, default=2, metavar="N", help="micro-batches of a step"
     )
     add("--samples", type=int, default=320, metavar="N", help="samples of an epoch")
+    add("--size", type=int, default=SIZE, metavar="N", help="width of the model; 256 makes "
+        "checkpoints of 19 MB, which stores take in parts")  # fmt: skip
     add(
         "--dropout",
         type=float,

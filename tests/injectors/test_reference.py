@@ -77,7 +77,19 @@ def test_the_reference_trainer_is_held(reference, given):
 
 @pytest.mark.parametrize(
     "fault",
-    ["503:3", "500:6", "403:5", "expired-token:last", "cut:2", "slow:3", "503:4+"],
+    [
+        "503:3",
+        "500:6",
+        "403:5",
+        "expired-token:last",
+        "clock-skew:4",
+        "cut:2",
+        "slow:3",
+        "503:4+",
+        "lost-complete:2",
+        "lost-complete:last",
+        "lagging-list:1+",
+    ],
 )
 def test_the_reference_trainer_is_held_on_a_store_that_fails(storing, fault):
     kind, reference = storing
@@ -90,6 +102,37 @@ def test_the_reference_trainer_takes_half_an_answer_for_what_it_is(storing):
     demand_held(outcome)
     ((trial, _),) = outcome.trials
     assert sum(one.times for a in trial.attempts for one in a.struck) == 1
+
+
+@pytest.fixture(scope="module")
+def in_parts(tmp_path_factory, request):
+    """The same with checkpoints so large that the store takes them in parts."""
+    kind = request.param
+    if kind == "gs":
+        pytest.importorskip("gcp_storage_emulator")
+    url = f"{kind}://bucket/run"
+    folder = tmp_path_factory.mktemp(f"{kind}-parts")
+    options = ("--store", url, "--size", "256", "--steps", "12")
+    with on_ground(folder, *options, durable=url, lose="machine") as reference:
+        yield kind, reference
+
+
+@pytest.mark.parametrize("in_parts", ["s3", "gs"], indirect=True)
+@pytest.mark.parametrize("fault", ["error-body", "lost-complete", "error-body:last"])
+def test_the_reference_trainer_is_held_when_its_upload_in_parts_is_not(in_parts, fault):
+    kind, reference = in_parts
+    outcome = reference(fault=(f"{kind}-{fault}",))
+    demand_held(outcome)
+    ((trial, _),) = outcome.trials
+    assert sum(one.times for a in trial.attempts for one in a.struck)
+
+
+def test_a_fault_of_a_store_that_never_struck_proves_nothing(storing):
+    kind, reference = storing
+    outcome = reference(fault=(f"{kind}-error-body",))
+    ((_, judgement),) = outcome.trials
+    assert [f.name for f in judgement.findings] == ["not-reached"]
+    assert outcome.verdict is Verdict.UNKNOWN
 
 
 def demand_held(outcome):

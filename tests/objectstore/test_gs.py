@@ -126,6 +126,13 @@ def test_a_lost_last_answer_hides_an_object_that_is_there(store):
     assert names(store) == ["key"]
 
 
+def test_a_lost_answer_to_a_whole_object_hides_that_it_is_there(store):
+    arm(store, "gs-lost-complete")
+    with pytest.raises(requests.ConnectionError):
+        insert(store)
+    assert names(store) == ["key"]
+
+
 def test_an_error_in_the_body_of_200_leaves_nothing(store):
     place = begin(store)
     arm(store, "gs-error-body")

@@ -207,6 +207,13 @@ def test_a_lost_answer_to_complete_hides_an_object_that_is_there(store, client):
     assert keys(store) == ["key"]
 
 
+def test_a_lost_answer_to_a_whole_object_hides_that_it_is_there(store, client):
+    arm(store, "s3-lost-complete")
+    with pytest.raises((ConnectionClosedError, HTTPClientError)):
+        put(client)
+    assert keys(store) == ["key"]
+
+
 def test_an_error_in_the_body_of_200_leaves_nothing(store, client):
     arm(store, "s3-error-body:1+")
     with pytest.raises(ClientError, match="InternalError"):
@@ -259,9 +266,9 @@ def test_the_last_save_is_named_by_whoever_knows_it(store, client):
 
 
 def test_a_fault_that_never_struck_is_known(store, client):
-    arm(store, "s3-lost-complete")
+    arm(store, "s3-error-body")
     put(client)
-    assert store.layer.fired() == {"s3-lost-complete:1": 0}
+    assert store.layer.fired() == {"s3-error-body:1": 0}
 
 
 @pytest.mark.parametrize(
