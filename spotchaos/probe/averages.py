@@ -3,6 +3,8 @@
 A second live module with the model's shapes may be an average, or a copy that is alive
 by accident. An average is one that says so by its type (torch's `AveragedModel`, a class
 named after averaging) or is a twin of the model whose parameters take no gradients.
+A copy that is made to be saved, or that was read from a checkpoint, is neither until
+something changes it: an average is changed in place.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.fingerprint import Digest
 from spotchaos.probe.structure import LIVING, named_tensors
 from spotchaos.probe.values import is_tensor
 
@@ -33,12 +36,60 @@ _OF_MODULES = "torch.nn.modules.module"
 _MOST_OBJECTS = 2_000_000
 
 
+class Copy:
+    """A copied or unpickled module that nothing has changed yet."""
+
+    __slots__ = ("_alive", "digest", "is_read")
+
+    def __init__(self, alive: weakref.ref[Any], *, is_read: bool) -> None:
+        self._alive = alive
+        self.is_read = is_read
+        self.digest: str | None = None  # once there was a sample
+
+
 class Averages:
     """The averaged copies that were found."""
 
     def __init__(self) -> None:
         self._holders: list[weakref.ref[Any]] = []
         self._wanted: dict[str, bool] = {}  # type -> whether its objects are
+        self._still: dict[int, Copy] = {}  # by id of the module
+
+    def see_copy(self, module: Any, *, is_late: bool, is_read: bool) -> None:
+        """Note a copied or unpickled module.
+
+        Args:
+            module: what was copied or unpickled.
+            is_late: there were steps already; an average is made before, or changes.
+            is_read: it comes out of a checkpoint.
+        """
+        if is_late or is_read:
+            key = id(module)
+            alive = weakref.ref(module, lambda _: self._still.pop(key, None))
+            self._still[key] = Copy(alive, is_read=is_read)
+
+    def _lives(self, module: Any) -> bool:
+        """Tell whether a module is more than a copy of one moment."""
+        copy = self._still.get(id(module))
+        if copy is None:
+            return True
+        digest = Digest()
+        for _, tensor in named_tensors(module, "_parameters"):
+            digest.tensor(tensor)
+        now, before = digest.hex(), copy.digest
+        copy.digest = now
+        if before in (None, now):
+            return False
+        del self._still[id(module)]
+        return True
+
+    def _living(self, candidates: list[Any]) -> list[Any]:
+        """Return those that are averages, of what looks like one.
+
+        A program may go on with the very average that it read.
+        """
+        living = [m for m in candidates if self._lives(m)]
+        return living or [m for m in candidates if self._still[id(m)].is_read]
 
     def search_objects(self) -> None:
         """Look for plain objects named after averaging: 10 ms, so at saves and joins."""
@@ -79,9 +130,8 @@ class Averages:
         candidates = [m for m in LIVING.live_modules() if _is_average(m, shapes, own)]
         # `AveragedModel` holds a copy that may look like one as well: report the outer.
         inner = {id(c) for m in candidates for c in m.modules() if c is not m}
+        candidates = self._living([m for m in candidates if id(m) not in inner])
         for module in candidates:
-            if id(module) in inner:
-                continue
             for table in ("_parameters", "_buffers"):
                 for name, tensor in named_tensors(module, table):
                     found.append((f"{number}:{name}", tensor))

@@ -274,6 +274,29 @@ def test_a_copy_that_is_alive_by_accident_is_no_average(quick):
     assert set(ran.column("averages")) == {None}
 
 
+def test_a_copy_that_is_saved_or_was_read_is_no_average(quick):
+    make, update = AVERAGED["frozen twin"]
+    loop = LOOP.format(start=0, stop=4).rstrip() + f"\n    {update}\n"
+    plain = quick(HEAD + ADAM + make + loop)
+    # As of programs that put whole modules into a checkpoint and keep it in a variable.
+    late = "    if step == 1: kept = dict(ema=copy.deepcopy(avg))\n"
+    assert quick(HEAD + ADAM + make + loop + late).column("averages") == plain.column(
+        "averages"
+    )
+    read = "torch.save(avg, 'a.pt'); ck = torch.load('a.pt', weights_only=False)\n"
+    ran = quick(HEAD + ADAM + make + read + loop)
+    assert ran.column("averages") == plain.column("averages")
+
+
+def test_an_average_that_was_read_is_followed_like_one_that_was_made(quick):
+    make, update = AVERAGED["frozen twin"]
+    loop = LOOP.format(start=0, stop=4).rstrip() + f"\n    {update}\n"
+    plain = quick(HEAD + ADAM + make + loop)
+    read = "torch.save(avg, 'a.pt'); avg = torch.load('a.pt', weights_only=False)\n"
+    ran = quick(HEAD + ADAM + make + read + loop)
+    assert ran.column("averages") == plain.column("averages")
+
+
 def test_a_discarded_model_does_not_change_the_names(quick):
     plain = quick(HEAD + ADAM + steps())
     leftover = "old = [nn.Sequential(net)]\nold = None\n"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.averages import AVERAGES
+from spotchaos.probe.saves import SAVES
+from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING
 
 if TYPE_CHECKING:
@@ -27,5 +30,6 @@ def hook_modules(torch: Any) -> None:
     def __setstate__(self: Any, state: Any) -> None:  # noqa: N807 - it takes its place
         original(self, state)
         LIVING.see_module(self)
+        AVERAGES.see_copy(self, is_late=SESSION.steps > 0, is_read=SAVES.is_nested())
 
     module.Module.__setstate__ = __setstate__
