@@ -24,6 +24,7 @@ from spotchaos.crash_classes import (
     simplicity,
     strength,
 )
+from spotchaos.culprits import before_failures, trace_back
 from spotchaos.drawing import Drawing
 from spotchaos.early_ranks import RealKills
 from spotchaos.errors import HarnessError, PlanError, UsageError
@@ -41,6 +42,9 @@ from spotchaos.settings import Settings
 from spotchaos.stage import wanted_by
 
 MOST_RESUMES = 2  # of those that are recorded in their turn
+MOST_BEFORE = (
+    24  # crash points before the chosen ones, where these begin with a failure
+)
 CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")
 
 
@@ -169,6 +173,7 @@ class Exploration(Campaign):
             self._resume_all(ground, resumes, cases)
             self._doubt_early_ranks(resumes, RealKills(self._starter, record))
             self._explore_resumes(ground, recorder, resumes, record)
+            self._look_before_failures(ground, resumes)
             self._classify(resumes)
         except OSError as error:
             raise HarnessError(
@@ -264,6 +269,19 @@ class Exploration(Campaign):
             cases += self._drawing.of_resume(again, writer)
         self._resume_all(ground, resumes, cases)
 
+    def _look_before_failures(self, ground: Groundwork, resumes: Resumes) -> None:
+        """Resume from states before the crash points too, to see where failures begin."""
+        tally = self._drawing.tally
+        for _ in range(MOST_BEFORE):
+            cases = before_failures(self._cases, self._results)
+            if not cases or self.is_out_of_budget():
+                return
+            self._drawing.counts[KILL.name] += len(cases)
+            tally.drawn += len(cases)
+            tally.by_recipe += len(cases)
+            tally.by_content += len(cases)
+            self._resume_all(ground, resumes, cases)
+
     def _bases(self, record: Recorded) -> list[Case]:
         """Return states whose resume is worth a recording: those with most left over."""
         held = [
@@ -332,6 +350,14 @@ class Exploration(Campaign):
     # --- what came of it ---
 
     def _classify(self, resumes: Resumes) -> None:
+        self._results.update(
+            trace_back(
+                self._cases,
+                self._results,
+                always=resumes.always,
+                counts=self._settings.counts,
+            )
+        )
         for index, numbers in enumerate(groups(self._cases, self._results), 1):
             self._add_class(resumes, index, numbers)
         if not self.done:

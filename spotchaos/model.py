@@ -77,6 +77,20 @@ class SaveMark:
     state: StateMark | None  # at save-begin
     begun_at_s: float
     ended_at_s: float | None  # None: the attempt ended first
+    # Another thread than the one that trains wrote it, a copy of some step before `step`:
+    is_beside: bool = False
+    holds: int | None = (
+        None  # ... of this one, in this attempt; None: that is not known
+    )
+
+    @property
+    def of_step(self) -> int:
+        """The step, in this attempt, whose state it holds; the last it can be, if unknown."""
+        return self.step if self.holds is None else self.holds
+
+    @property
+    def is_of_unknown_step(self) -> bool:
+        return self.is_beside and self.holds is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,8 +30,10 @@ MOST_POINTS = 400
 # is cut at fewer points, so that drawing its states takes seconds.
 LEAST_POINTS, MOST_WORK = 20, 400_000
 # A file that names a checkpoint is small.
-MOST_POINTER_BYTES = 4096
+MOST_POINTER_BYTES, MOST_POINTER_WORDS = 4096, 16
 _POINTERS = ("latest", "last_checkpoint", "pointer", "current")
+_WORD = re.compile(r"[\w.+-]+")
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +325,7 @@ def put(
 
 def cut_of(record: Recorded, token: StateToken) -> Cut:
     """Return the op that made the difference in a crash state."""
-    op = _deciding(record.history, token)
+    op = deciding(record.history, token)
     if op is None:
         return Cut(kind=None, is_power_loss=token.model.is_power_loss)
     return Cut(
@@ -331,11 +334,11 @@ def cut_of(record: Recorded, token: StateToken) -> Cut:
         to=_inner(op.to),
         where=op.where,
         is_power_loss=token.model.is_power_loss,
-        is_pointer=_is_pointer(record.history, op),
+        is_pointer=leads_to_checkpoint(record.history, op),
     )
 
 
-def _deciding(history: History, token: StateToken) -> FileOp | None:
+def deciding(history: History, token: StateToken) -> FileOp | None:
     """Return what was lost or cut; where nothing was, the last op that happened."""
     for number in (*token.omitted, *token.included):
         return history.op(number)
@@ -359,11 +362,48 @@ def _inner(path: str | None) -> str | None:
     return None if path is None else path.partition("/")[2]
 
 
-def _is_pointer(history: History, op: FileOp) -> bool:
-    """Tell whether an op made a name that leads to a checkpoint and is none itself."""
+def leads_to_checkpoint(
+    history: History, op: FileOp, before: int | None = None
+) -> bool:
+    """Tell whether an op made a name that leads to a checkpoint and is none itself.
+
+    A file does if it says so, or if all that is in it is a few words, one of which is the
+    name of another file or folder, or the number in one.
+
+    Args:
+        history: of the run.
+        op: one of it.
+        before: index in its ops at which the file is read; None: as it was at last.
+    """
     if op.kind == "symlink":
         return True
-    target = (_inner(op.to or op.path) or "").lower()
     node = history.node_of(op)
-    size = max((s.edit.end for s in history.data if s.node == node), default=0)
-    return size <= MOST_POINTER_BYTES and any(word in target for word in _POINTERS)
+    if node is None:
+        return False
+    steps = [s for s in history.data if s.node == node]
+    size = max((s.edit.end for s in steps), default=0)
+    if size > MOST_POINTER_BYTES:
+        return False
+    path = _inner(op.to or op.path) or ""
+    if any(word in path.lower() for word in _POINTERS):
+        return True
+    edits = [s.edit for s in steps if before is None or s.order < before]
+    return _names_another(history, b"".join(history.read(history.content(node, edits))))
+
+
+def _names_another(history: History, content: bytes) -> bool:
+    """Tell whether a short text names a file or folder that the program made."""
+    try:
+        words = set(_WORD.findall(content.decode()))
+    except UnicodeDecodeError:
+        return False
+    if not words or len(words) > MOST_POINTER_WORDS:
+        return False
+    made = {
+        name
+        for op in history.ops
+        if op.kind in ("creat", "mkdir", "rename")
+        for name in (op.to or op.path or "").split("/")[1:]
+    }
+    numbers = {number for name in made for number in _NUMBER.findall(name)}
+    return not words.isdisjoint(made | numbers)

@@ -92,11 +92,11 @@ class Resumes:
         self._lock = threading.Lock()
         self.memo: Memo[Resumed] = Memo(SPOT_CHECK, random.Random(settings.seed))
         # What a clean stop shows as well is not the crash's doing.
-        self._always: frozenset[str] = frozenset()
+        self.always: frozenset[str] = frozenset()
         control = ground.baseline.control
         if control is not None:
             clean = judge_trial(settings, ground, control, Plan(()))
-            self._always = frozenset(f.name for f in clean.findings)
+            self.always = frozenset(f.name for f in clean.findings)
 
     def of(self, case: Case, name: str) -> Result:
         """Resume from a state, or from what is known of an equal one, and judge."""
@@ -185,7 +185,7 @@ class Resumes:
         finding = None
         verdict = judgement.verdict
         if verdict is Verdict.VIOLATED:
-            finding = durability(judgement, attempt, cut, always=self._always)
+            finding = durability(judgement, attempt, cut, always=self.always)
             assert finding is not None  # it is violated
             if not self._counts(finding.name):
                 verdict = Verdict.HELD

@@ -36,6 +36,8 @@ class Cut:
         where: `file:line` of the program.
         is_power_loss: the state lost bytes or names that had been written.
         is_pointer: the path is no checkpoint but names one.
+        is_removal: it took away a name that the resume needed.
+        later_ops: how many ops later the crash came.
     """
 
     kind: str | None
@@ -44,6 +46,8 @@ class Cut:
     where: str | None = None
     is_power_loss: bool = False
     is_pointer: bool = False
+    is_removal: bool = False
+    later_ops: int = 0
 
 
 def durability(
@@ -89,7 +93,7 @@ def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
     if failed or any(name in _LOST for name in names):
         if cut.is_power_loss:
             return "unsynced-checkpoint"
-        if cut.kind in ("unlink", "rmdir"):
+        if cut.is_removal or cut.kind in ("unlink", "rmdir"):
             return "deleted-before-saved"
         if cut.is_pointer:
             return "pointer-ahead"
@@ -113,6 +117,9 @@ def _message(name: str, resumed: Attempt, cut: Cut) -> str:
     if cut.to:
         op += f" to {cut.to!r}"
     when = "after a power loss" if cut.is_power_loss else f"killed at {op}"
+    if cut.later_ops:
+        plural = "" if cut.later_ops == 1 else "s"
+        when = f"killed {cut.later_ops} operation{plural} after {op}"
     return f"{when}, {what}"
 
 

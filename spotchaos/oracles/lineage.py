@@ -253,7 +253,7 @@ class _Builder:
             habit=self.habit,
         )
         spoilt = {
-            joined + save.step
+            joined + save.of_step
             for rank in attempt.trace.ranks.values()
             for save in rank.saves
             if is_spoilt(save, attempt, writes=self.habit.writes)

@@ -254,7 +254,7 @@ def _observer_effect(
             found = _observed(ours.states.get(step), state, not_compared)
             if found is not None:
                 return f"{name_of(found)} of step {step} differ"
-        mine = {save.step: save.state for save in ours.saves}
+        mine = {s.step: s.state for s in ours.saves if not s.is_beside}
         for save in theirs.saves:
             found = _observed(mine.get(save.step), save.state, not_compared)
             if found is not None:

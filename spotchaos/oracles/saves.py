@@ -4,13 +4,15 @@ A save is all checkpoint writes of all ranks between two steps. It is a resume p
 it wrote what the control's resume read. It is whole once every part has ended that the
 baseline's saves have, and settled once the program was seen to move on after it: until
 then it counts as in flight, and both it and the one before are right to resume from.
+Training moves on beside a thread that saves: what that writes has settled once the same
+was begun of a later step, and never where nobody knows of which step it is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from spotchaos.model import (
@@ -94,7 +96,8 @@ def saves_of(
 ) -> list[Saved]:
     """Return the resume points that an attempt began to write, in order."""
     found = []
-    for local, saves in sorted(_by_step(trace).items()):
+    by_step = _by_step(trace)
+    for local, saves in sorted(by_step.items()):
         parts = _parts(saves.values())
         begun = {rank: save.ended_at_s for rank, save in saves.items()}
         if not _matches(parts, habit.patterns) and None not in begun.values():
@@ -107,8 +110,11 @@ def saves_of(
         )
         ended_at_s = max(ends) if whole else None
         moved_on = ended in (Ended.FINISHED, Ended.EXITED) or any(
-            _moved_on(trace.ranks[rank], local, ended_at_s) for rank in saves
+            _moved_on(trace.ranks[rank], save, ended_at_s)
+            for rank, save in saves.items()
         )
+        if any(save.is_of_unknown_step for save in saves.values()):
+            moved_on = False
         found.append(
             Saved(
                 step=joined + local,
@@ -243,8 +249,22 @@ def _by_step(trace: AttemptTrace) -> dict[int, dict[int, SaveMark]]:
     by_step: dict[int, dict[int, SaveMark]] = {}
     for rank, found in trace.ranks.items():
         for save in found.saves:
-            by_step.setdefault(save.step, {})[rank] = save
+            saves = by_step.setdefault(save.of_step, {})
+            saves[rank] = _joined(saves[rank], save) if rank in saves else save
     return by_step
+
+
+def _joined(one: SaveMark, other: SaveMark) -> SaveMark:
+    """Return two pieces of one rank's save of a step as one."""
+    ends = [one.ended_at_s, other.ended_at_s]
+    return replace(
+        one,
+        paths=(*one.paths, *other.paths),
+        state=one.state or other.state,
+        ended_at_s=None if None in ends else max(end for end in ends if end),
+        is_beside=one.is_beside or other.is_beside,
+        holds=one.holds if other.holds is None else other.holds,
+    )
 
 
 def _parts(saves: Iterable[SaveMark]) -> frozenset[str]:
@@ -262,8 +282,15 @@ def _matches(parts: Collection[str], wanted: Collection[str]) -> bool:
     )
 
 
-def _moved_on(trace: RankTrace, local: int, ended_at_s: float | None) -> bool:
-    if trace.completed > local:
+def _moved_on(trace: RankTrace, save: SaveMark, ended_at_s: float | None) -> bool:
+    if save.is_beside:
+        return any(
+            other.begun_at_s > save.begun_at_s
+            and other.of_step > save.of_step
+            and not _parts([other]).isdisjoint(_parts([save]))
+            for other in trace.saves
+        )
+    if trace.completed > save.step:
         return True
-    state = trace.states.get(local)
+    state = trace.states.get(save.step)
     return state is not None and ended_at_s is not None and state.t_s > ended_at_s

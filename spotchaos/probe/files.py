@@ -65,7 +65,8 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> None:
         return
     # Before the first step only the writers that are known make a save: programs set up
     # their folders then.
-    if not SAVES.is_open and SESSION.steps and looks_like_checkpoint(path):
+    is_new = not SAVES.is_open and not SAVES.is_late(path)
+    if is_new and SESSION.steps and looks_like_checkpoint(path):
         # The kill point's wait may run a signal's handler, whose files count again.
         _busy.now = False
         SAVES.begin("open")

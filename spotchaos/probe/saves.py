@@ -15,7 +15,7 @@ from spotchaos.probe.paths import absolute, inside, is_log, matters, shown
 from spotchaos.probe.session import SESSION, shield
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 _MOST_READS = 2000
@@ -30,8 +30,13 @@ class Saves:
         self.at_begin: Callable[[int], None] | None = (
             None  # samples and writes the state
         )
+        # Whether another thread than the one that trains runs; the weights of an object.
+        self.is_beside: Callable[[], bool] | None = None
+        self.weights_in: Callable[[Any], list[str]] | None = None
         self._begun_at_s = 0.0
         self._paths: dict[str, None] = {}
+        self._held: set[str] = set()  # what is known of the weights in the open save
+        self._claimed: str | None = None  # a folder that a thread goes on filling
         self._late: dict[str, None] = {}  # written after the save's end was announced
         self._reads: set[str] = set()
         self._loads = 0
@@ -43,11 +48,20 @@ class Saves:
     # --------------------------------------------------------------- saves
 
     @shield
-    def begin(self, writer: str) -> None:
-        """Note that a checkpoint is about to be written; may halt."""
+    def begin(self, writer: str, held: Iterable[str] = ()) -> None:
+        """Note that a checkpoint is about to be written; may halt.
+
+        Args:
+            writer: what writes it.
+            held: what `weights_in` said of it.
+        """
         if not SESSION.may_train():
             return
-        if self.is_open and (self._step == SESSION.steps or self.is_nested()):
+        if self.is_open and (
+            self.is_nested()
+            or (self._step == SESSION.steps and not self._is_another(held))
+        ):
+            self.note_held(held)
             return
         self._close()  # a thread may still write what was begun some steps ago
         self._step = SESSION.steps
@@ -56,11 +70,55 @@ class Saves:
         self.number += 1
         self._begun_at_s = monotonic()
         self._paths = {}
+        self._held = set()
+        self._claimed = None
+        beside = {"beside": True} if self._is_beside() else {}
         # A site is reached before what it is named after: nothing is written yet.
-        SESSION.mark("save", n=self.number, writer=writer, step=SESSION.steps)
+        SESSION.mark("save", n=self.number, writer=writer, step=SESSION.steps, **beside)
+        self.note_held(held)
         if self.at_begin is not None:
             self.at_begin(self.number)
         SESSION.site("save-begin")
+
+    def _is_beside(self) -> bool:
+        return self.is_beside is not None and self.is_beside()
+
+    def _is_another(self, held: Iterable[str]) -> bool:
+        """Tell whether weights are of another save than the open one."""
+        return bool(self._held and held and self._held.isdisjoint(held))
+
+    @shield
+    def note_held(self, held: Iterable[str]) -> None:
+        """Note which weights the open save holds, as far as they are known."""
+        new = sorted(set(held) - self._held)
+        if new and self.is_open:
+            self._held.update(new)
+            SESSION.mark("held", n=self.number, weights=new)
+
+    def held_by(self, content: Any) -> list[str]:
+        """Return the digests that the weights in `content` may have.
+
+        Only what a thread beside training writes is looked at: training may have moved
+        on since it was copied. What is saved where it is trained is of that step.
+        """
+        if self.weights_in is None or not self._is_beside():
+            return []
+        return self.weights_in(content)
+
+    def is_writing(self, path: Any) -> bool:
+        """Tell whether the open save has this file open already."""
+        return self.is_open and absolute(path) in self._paths
+
+    @shield
+    def claim(self, folder: Any) -> None:
+        """Note that what threads write below a folder is of the save that now begins."""
+        self._claimed = absolute(folder)
+
+    def is_late(self, path: Any) -> bool:
+        """Tell whether a thread writes what an earlier save said it would."""
+        if self._claimed is None or not self._is_beside():
+            return False
+        return (absolute(path) or "").startswith(self._claimed + "/")
 
     @shield
     def wrote(self, path: Any) -> None:
@@ -163,9 +221,9 @@ class Saves:
 
     def reset(self) -> None:
         """Begin afresh: called in a forked child."""
-        at_begin = self.at_begin
+        kept = self.at_begin, self.is_beside, self.weights_in
         self.__init__()  # type: ignore[misc]
-        self.at_begin = at_begin
+        self.at_begin, self.is_beside, self.weights_in = kept
 
     def finish(self) -> None:
         """Announce what is left when the process ends."""

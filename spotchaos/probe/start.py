@@ -12,6 +12,7 @@ import threading
 from spotchaos.probe import recorder
 from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
+from spotchaos.probe.held import weights_in
 from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
 from spotchaos.probe.lines import LINES
@@ -36,6 +37,8 @@ def take_orders(orders: str) -> bool:
     if not SESSION.begin(orders):
         return False
     SAVES.at_begin = _write_saved_state
+    SAVES.is_beside = _is_beside
+    SAVES.weights_in = weights_in
     return True
 
 
@@ -69,11 +72,16 @@ def watch() -> None:
         SESSION.site("start")
 
 
+def _is_beside() -> bool:
+    """Tell whether another thread than the one that trains asks."""
+    return TRAINING.thread not in (None, threading.get_ident())
+
+
 def _write_saved_state(number: int) -> None:
     TRAINING.note_closing()
     # While a thread of the program's own saves a copy, the one that trains may be in the
     # middle of a step; where nothing has trained yet there is no state to look up.
-    if TRAINING.thread not in (None, threading.get_ident()):
+    if _is_beside():
         return
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
         TRAINING.search_again()

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 def follow_writer(
-    modules: tuple[Any, ...], name: str, *, place: int, keyword: str, writer: str
+    modules: tuple[Any, ...],
+    name: str,
+    *,
+    place: int,
+    keyword: str,
+    writer: str,
+    content: str = "obj",
 ) -> None:
     """Replace `name` in `modules` by a function that announces the save.
 
@@ -23,6 +29,7 @@ def follow_writer(
         place: of the path among the positional arguments.
         keyword: of the path.
         writer: what a save's mark calls it.
+        content: keyword of what is written, the first argument.
     """
     original = _original(modules, name)
     if original is None:
@@ -30,10 +37,15 @@ def follow_writer(
 
     @functools.wraps(original)
     def followed(*args: Any, **kwargs: Any) -> Any:
-        path = target_of(_argument(args, kwargs, place, keyword))
+        target = _argument(args, kwargs, place, keyword)
+        path = target_of(target)
         if path is None or not SESSION.may_train():
             return original(*args, **kwargs)
-        SAVES.begin(writer)
+        held = SAVES.held_by(_argument(args, kwargs, 0, content))
+        if SAVES.is_late(path) or (SAVES.is_writing(path) and not _is_name(target)):
+            SAVES.note_held(held)  # it is of the save that has begun
+        else:
+            SAVES.begin(writer, held)
         SAVES.enter_writer()
         try:
             SAVES.wrote(path)
@@ -80,6 +92,10 @@ def target_of(value: Any) -> str | None:
     # A file that fsspec or gzip wraps names the one beneath.
     name = getattr(value, "name", None)
     return name if isinstance(name, str) else None
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, (str, bytes)) or hasattr(value, "__fspath__")
 
 
 def _argument(args: Any, kwargs: Any, place: int, keyword: str) -> Any:

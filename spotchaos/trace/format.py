@@ -26,7 +26,10 @@ Marks, by their key `k`:
               on), ids ("index" or "rows"), rows (with "index": digests of their
               content), micro (micro-batches in the window), epoch
     save      a save began: n (counted from 1 in this attempt, on this rank), writer,
-              step; the state at "save" that follows carries the same n
+              step, beside (only true: another thread than the one that trains writes
+              it); the state at "save" that follows carries the same n
+    held      of a save beside training: n, weights (fingerprints, one of which the
+              weights in it have, if they are of a state that was sampled)
     saved     it ended: n, paths (final names, below the watched folder, relative),
               seconds; again with `late` for what a background writer added
     load      something was loaded: path (relative where below the folder), via, n

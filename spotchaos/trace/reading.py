@@ -68,6 +68,8 @@ class _Save:
     numbers: dict[int, float | None] = field(default_factory=dict)  # n -> end
     paths: dict[str, None] = field(default_factory=dict)
     state: StateMark | None = None
+    is_beside: bool = False
+    held: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -137,7 +139,10 @@ class _Process:
             states=dict(sorted(self.states.items())),
             finish=self.finish,
             steps=steps,
-            saves=tuple(_save(n, group) for n, group in enumerate(self.saves, start=1)),
+            saves=tuple(
+                _save(n, group, self.states)
+                for n, group in enumerate(self.saves, start=1)
+            ),
             loads=tuple(self.loads.values()),
             counts=counts,
             sites=tuple(self.sites),
@@ -254,9 +259,12 @@ def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
 
 def _read_save(process: _Process, mark: Mapping[str, Any]) -> None:
     number, begun = int(mark["n"]), float(mark.get("t") or 0.0)
-    # All writes between two steps are one save, whatever number they were given.
-    if not process.saves or process.saves[-1].step != process.done:
-        process.saves.append(_Save(step=process.done, begun_at_s=begun))
+    # All writes between two steps are one save, whatever number they were given. What a
+    # thread beside training writes is of earlier steps, and each of one of its own.
+    last = process.saves[-1] if process.saves else None
+    beside = bool(mark.get("beside"))
+    if last is None or last.step != process.done or beside or last.is_beside:
+        process.saves.append(_Save(process.done, begun, is_beside=beside))
     group = process.saves[-1]
     group.numbers[number] = None
     waiting = process.waiting
@@ -271,6 +279,14 @@ def _read_saved(process: _Process, mark: Mapping[str, Any]) -> None:
         if number in group.numbers:
             group.numbers[number] = float(mark.get("t") or 0.0)
             group.paths.update(dict.fromkeys(str(p) for p in mark.get("paths") or ()))
+            return
+
+
+def _read_held(process: _Process, mark: Mapping[str, Any]) -> None:
+    number = int(mark["n"])
+    for group in reversed(process.saves):
+        if number in group.numbers:
+            group.held.update(str(digest) for digest in mark["weights"])
             return
 
 
@@ -326,6 +342,7 @@ _READERS = {
     "step": _read_step,
     "save": _read_save,
     "saved": _read_saved,
+    "held": _read_held,
     "load": _read_load,
     "read": _read_load,
     "site": _read_site,
@@ -337,7 +354,15 @@ _READERS = {
 }
 
 
-def _save(number: int, group: _Save) -> SaveMark:
+def _save(number: int, group: _Save, states: Mapping[int, StateMark]) -> SaveMark:
+    """Return the frozen record of one save; `states` are those of the attempt."""
+    holds = [
+        step
+        for step, state in states.items()
+        if group.is_beside
+        and step <= group.step
+        and state.components.get("weights") in group.held
+    ]
     ends = [end for end in group.numbers.values() if end is not None]
     whole = len(ends) == len(group.numbers)
     state = group.state
@@ -348,6 +373,8 @@ def _save(number: int, group: _Save) -> SaveMark:
         state=replace(state, at="save") if state is not None else None,
         begun_at_s=group.begun_at_s,
         ended_at_s=max(ends) if whole and ends else None,
+        is_beside=group.is_beside,
+        holds=max(holds, default=None),
     )
 
 

@@ -100,6 +100,47 @@ def test_a_save_at_a_step_of_its_own_is_known_by_its_content():
     assert judgement.resumes[0].newest_resume_point == 13
 
 
+def beside(rank, *, known=True):
+    """Have a thread write each save, a step after it was copied."""
+    saves = tuple(
+        replace(
+            save,
+            step=save.step + 1,
+            state=None,
+            is_beside=True,
+            holds=save.step if known else None,
+        )
+        for save in rank.saves
+    )
+    return replace(rank, saves=saves)
+
+
+@pytest.mark.parametrize(
+    ("older", "known", "expected"),
+    [
+        pytest.param(0, True, [], id="newest"),
+        pytest.param(1, True, [], id="the-one-before"),
+        pytest.param(2, True, ["stale-resume"], id="two-before"),
+        pytest.param(2, False, [], id="two-before-of-unknown-steps"),
+    ],
+)
+def test_what_a_thread_saves_is_in_flight_until_it_saves_a_later_step(
+    older, known, expected
+):
+    run = changed(BASELINE.first, ranks=lambda rank: beside(rank, known=known))
+    baseline = replace(BASELINE, runs=(run, run))
+    trial = PLAIN.trial([18], flaw=Flaw(older=older))
+    cut = changed(trial.attempts[0], ranks=lambda rank: beside(rank, known=known))
+    judgement = judge(replace(trial, attempts=(cut, trial.attempts[1])), baseline)
+    assert names(judgement) == expected
+
+
+def test_what_the_training_thread_saved_has_settled_a_step_later():
+    assert names(judge(PLAIN.trial([18], flaw=Flaw(older=1)), BASELINE)) == [
+        "stale-resume"
+    ]
+
+
 def test_lost_work_is_judged_by_the_bound_that_was_given():
     trial = PLAIN.trial([15])
     assert names(judge(trial, BASELINE)) == []

@@ -180,3 +180,68 @@ train(); ready.set(); t.join(); train()
     )
     assert [m["n"] for m in ran.of("save")] == [1, 2]
     assert {p for ps in paths(ran) for p in ps} == {"a.pt", "b.pt"}
+
+
+def test_what_a_thread_saves_is_known_by_the_weights_in_it(quick):
+    ran = quick(
+        HEAD
+        + """
+import copy, threading
+def save(state):
+    torch.save(state, "a.pt.tmp"); os.replace("a.pt.tmp", "a.pt")
+    with open("b.pt", "wb") as f: torch.save({"model": state, "more": [1]}, f)
+    torch.save({"other": torch.ones(3)}, "c.pt")
+train()
+state = copy.deepcopy(net.state_dict())
+train()
+t = threading.Thread(target=save, args=({"model": state, "step": 1},)); t.start()
+t.join(); train()
+torch.save(net.state_dict(), "d.pt"); train()
+"""
+    )
+    assert [(m["step"], m.get("beside", False)) for m in ran.of("save")] == [
+        (2, True),
+        (3, False),
+    ]
+    assert [m["weights"] for m in ran.of("held")] == [[ran.column("weights")[1]]]
+
+
+def test_two_states_that_a_thread_writes_while_training_waits_are_two_saves(quick):
+    ran = quick(
+        HEAD
+        + """
+import copy, threading
+states = []
+for _ in range(2):
+    train(); states.append(copy.deepcopy(net.state_dict()))
+def save():
+    for n, state in enumerate(states): torch.save(state, f"{n}.pt")
+t = threading.Thread(target=save); t.start(); t.join(); train()
+"""
+    )
+    assert paths(ran) == [["0.pt"], ["1.pt"]]
+    held = [m["weights"] for m in ran.of("held")]
+    assert held == [[digest] for digest in ran.column("weights")[1:3]]
+
+
+def test_files_that_an_asynchronous_save_writes_later_are_of_that_save(quick):
+    ran = quick(
+        HEAD
+        + """
+import threading, warnings
+warnings.simplefilter("ignore")
+import torch.distributed.checkpoint as dcp
+go = threading.Event()
+class Writer(dcp.FileSystemWriter):
+    def write_data(self, plan, planner):
+        go.wait()
+        return super().write_data(plan, planner)
+train()
+future = dcp.async_save(
+    {"net": net.state_dict()}, storage_writer=Writer("step1"), no_dist=True
+)
+train(); go.set(); future.result(); train(); torch.save(1, "next.pt")
+"""
+    )
+    assert saves(ran) == [(1, 1), (2, 3)]
+    assert "step1/.metadata" in {p for ps in paths(ran) for p in ps}

@@ -84,6 +84,15 @@ def write(folder, marks, *, name="10-aa", tail=b""):
     (folder / f"{name}.trace").write_bytes(content + tail)
 
 
+def make_beside(number, step, at_s, held):
+    """Return the marks of a save that a thread beside training made."""
+    return [
+        {"k": "save", "t": at_s, "n": number, "step": step, "beside": True},
+        {"k": "held", "t": at_s, "n": number, "weights": held},
+        {"k": "saved", "t": at_s, "n": number, "paths": [f"{number}.pt"]},
+    ]
+
+
 def test_a_whole_trace_is_read_mark_by_mark(tmp_path):
     write(tmp_path, make_marks())
     trace = read_attempt(tmp_path)
@@ -251,3 +260,19 @@ def test_a_loss_that_is_no_number_is_read(tmp_path):
     write(tmp_path, marks)
     loss = read_attempt(tmp_path).ranks[0].steps[0].loss
     assert loss != loss
+
+
+def test_a_save_beside_training_is_of_the_step_whose_weights_it_holds(tmp_path):
+    marks = make_marks(steps=3, bye=False)
+    marks += make_beside(2, 3, 5.0, ["other", "w1"])
+    marks += make_beside(3, 3, 5.1, ["w2"])
+    marks += make_beside(4, 3, 5.2, ["of no step"])
+    write(tmp_path, marks)
+    first, *saves = read_attempt(tmp_path).ranks[0].saves
+    assert (first.of_step, first.is_of_unknown_step) == (2, False)
+    assert [(s.step, s.holds, s.of_step) for s in saves] == [
+        (3, 1, 1),
+        (3, 2, 2),
+        (3, None, 3),
+    ]
+    assert [s.is_of_unknown_step for s in saves] == [False, False, True]

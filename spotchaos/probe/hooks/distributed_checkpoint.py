@@ -36,6 +36,7 @@ def _follow(name: str, modules: tuple[Any, ...], *, saves: bool) -> None:
         folder = _folder(args, kwargs)
         if saves:
             SAVES.begin(f"dcp.{name}")
+            SAVES.claim(folder)
         elif folder is not None:
             SAVES.load_begins(folder, "dcp")
         SAVES.enter()

@@ -14,7 +14,12 @@ def hook_safetensors(module: Any) -> None:
     """Follow the functions of `safetensors.torch`, or `safe_open` of the package."""
     if module.__name__ == "safetensors.torch":
         follow_writer(
-            (module,), "save_file", place=1, keyword="filename", writer="safetensors"
+            (module,),
+            "save_file",
+            place=1,
+            keyword="filename",
+            writer="safetensors",
+            content="tensors",
         )
         follow_reader(
             (module,), "load_file", place=0, keyword="filename", via="safetensors"

@@ -36,14 +36,13 @@ def save(step):
         writers.pop().join()
     writers.append(threading.Thread(target=write, args=(copy.deepcopy(state), path)))
     writers[0].start()
-    writers[0].join()
-    point(path)
 
 
 def write(state, path):
     time.sleep(0.2)  # stands for a slow disk
     torch.save(state, path + ".tmp")
     os.replace(path + ".tmp", path)
+    point(path)
 
 
 def point(path):
@@ -78,4 +77,6 @@ for step in range(load(), TOTAL):
     scheduler.step()
     if (step + 1) % SAVE_EVERY == 0:
         save(step + 1)
+while writers:
+    writers.pop().join()
 print("done")

@@ -1,0 +1,185 @@
+"""Which op a run of failing crash states began with: it is what the program did wrong.
+
+A pointer that is moved too early fails every resume until the checkpoint that it names
+is whole. The state says at which op the program was killed; the op to be mended is the
+one after which resumes went wrong, and the op that put them right again says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from spotchaos.crash_classes import Case, Result
+from spotchaos.model import Verdict
+from spotchaos.oracles.durability import Cut, durability
+from spotchaos.persistence.crash_states import CrashState, build
+from spotchaos.persistence.history import History
+from spotchaos.persistence.models import KILL
+from spotchaos.persistence.oplog import FileOp
+from spotchaos.persistence.tokens import StateToken
+from spotchaos.recorded import Recorded, cut_of, deciding, leads_to_checkpoint
+
+# How many ops are looked at on either side of a state.
+FURTHEST = 5000
+# Places in one recording that are looked into further; more: the points lie far apart.
+MOST_STARTS = 4
+
+
+def trace_back(
+    cases: Sequence[Case],
+    results: Mapping[int, Result],
+    *,
+    always: Collection[str],
+    counts: Callable[[str], bool],
+) -> dict[int, Result]:
+    """Return the results whose kill is not at fault, named by the op that is.
+
+    Args:
+        cases: all states.
+        results: what came of them, by number.
+        always: findings that a clean stop shows as well.
+        counts: tells of a finding whether it counts.
+    """
+    outcomes: dict[int, _Outcomes] = {}
+    found: dict[int, Result] = {}
+    for number, result in results.items():
+        token, record = result.token, cases[number].record
+        if not _is_of_a_kill(result):
+            continue
+        known = outcomes.get(id(record))
+        if known is None:
+            known = outcomes[id(record)] = _Outcomes(record, cases, results)
+        cut = known.cut(token)
+        if cut is None:
+            continue
+        attempt = result.trial.attempts[-1]
+        finding = durability(result.judgement, attempt, cut, always=always)
+        if finding is not None:
+            verdict = Verdict.VIOLATED if counts(finding.name) else Verdict.HELD
+            found[number] = replace(result, verdict=verdict, finding=finding, cut=cut)
+    return found
+
+
+def before_failures(cases: Sequence[Case], results: Mapping[int, Result]) -> list[Case]:
+    """Return states just before those that fail with nobody knowing since when.
+
+    Where a save is seen to begin only after its first ops, a failure that these caused
+    began before the first crash point.
+    """
+    wanted: list[Case] = []
+    for record in {id(case.record): case.record for case in cases}.values():
+        known = _Outcomes(record, cases, results)
+        starts = {
+            start
+            for n, result in results.items()
+            if cases[n].record is record and _is_of_a_kill(result)
+            if (start := known.unknown_before(result.token.number)) is not None
+        }
+        writer = next(case.writer for case in cases if case.record is record)
+        for number in sorted(starts)[:MOST_STARTS]:
+            token = _killed(number)
+            state = CrashState(token, build(record.history, token))
+            wanted.append(Case(record, writer, state))
+    return wanted
+
+
+def _is_of_a_kill(result: Result) -> bool:
+    """Tell whether a kill of everything left a state from which a resume failed."""
+    token = result.token
+    is_kill = token.letter == KILL.letter and not token.early
+    return is_kill and result.finding is not None
+
+
+class _Outcomes:
+    """What came of a kill before each op of one recording."""
+
+    def __init__(
+        self, record: Recorded, cases: Sequence[Case], results: Mapping[int, Result]
+    ) -> None:
+        self._record = record
+        self._history = record.history
+        self._fails = {
+            record.history.key(cases[n].state.layout): result.finding is not None
+            for n, result in results.items()
+            if cases[n].record is record
+            and result.token.letter == KILL.letter
+            and result.verdict is not Verdict.UNKNOWN
+        }
+        self._known: dict[int, bool | None] = {}
+
+    def cut(self, token: StateToken) -> Cut | None:
+        """Return the op after which resumes failed up to this state, if it is known."""
+        if self.fails(token.number) is not True:
+            return None  # the write that was cut is itself at fault
+        first = self._follow(token.number, -1)
+        if first is None:
+            return None
+        began = _killed(first)
+        op = deciding(self._history, began)
+        if op is None:
+            return None
+        last = self._follow(token.number, 1)
+        mending = None if last is None else deciding(self._history, _killed(last + 1))
+        return replace(
+            cut_of(self._record, began),
+            later_ops=token.number - first,
+            is_pointer=_runs_ahead(self._history, op, mending),
+            is_removal=_is_removal(op, mending),
+        )
+
+    def unknown_before(self, number: int) -> int | None:
+        """Return the last number before a failing one that was not resumed, if any is.
+
+        None: a resume from an earlier one held, or there is none.
+        """
+        while self.fails(number) is True:
+            number -= 1
+        return number if number and self.fails(number) is None else None
+
+    def fails(self, number: int) -> bool | None:
+        """Tell whether a resume from a kill before an op failed; None: not resumed."""
+        if number not in self._known:
+            answer: bool | None = None
+            if 1 <= number <= self._history.log.last + 1:
+                key = self._history.key(build(self._history, _killed(number)))
+                answer = self._fails.get(key)
+            self._known[number] = answer
+        return self._known[number]
+
+    def _follow(self, number: int, stride: int) -> int | None:
+        """Return the last number that fails in one direction; None: its end is unknown."""
+        for _ in range(FURTHEST):
+            answer = self.fails(number + stride)
+            if answer is None:
+                return None
+            if not answer:
+                return number
+            number += stride
+        return None
+
+
+def _killed(number: int) -> StateToken:
+    return StateToken(letter=KILL.letter, number=number)
+
+
+def _runs_ahead(history: History, op: FileOp, mending: FileOp | None) -> bool:
+    """Tell whether an op led to what was not there yet, and what came there mended it."""
+    if mending is None or mending.number is None:
+        is_done = op.kind in ("rename", "link", "symlink")
+        return is_done and leads_to_checkpoint(history, op)
+    before = history.index_of(mending.number)
+    return _target(mending) != _target(op) and leads_to_checkpoint(history, op, before)
+
+
+def _is_removal(op: FileOp, mending: FileOp | None) -> bool:
+    """Tell whether an op took a name away that the resume needed."""
+    if op.kind in ("unlink", "rmdir"):
+        return True
+    if op.kind != "rename" or mending is None:
+        return False
+    return _target(mending) == op.path
+
+
+def _target(op: FileOp) -> str | None:
+    return op.to or op.path

@@ -1,0 +1,132 @@
+"""Which op a run of failing kill states is blamed on, and what that makes of it."""
+
+import pytest
+
+from spotchaos.crash_classes import Case, Result
+from spotchaos.culprits import before_failures, trace_back
+from spotchaos.model import (
+    Attempt,
+    AttemptTrace,
+    Ended,
+    Finding,
+    Judgement,
+    RankTrace,
+    Trial,
+    Verdict,
+)
+from spotchaos.persistence.crash_states import CrashState, build
+from spotchaos.persistence.history import History
+from spotchaos.persistence.oplog import Entry, FileOp, OpLog
+from spotchaos.persistence.tokens import StateToken
+from spotchaos.recorded import Recorded, cut_of
+
+TEXT = b"step5.pt"
+NEW = {"kind": "creat", "path": "0/step5.pt", "node": 20}
+FILLED = {"kind": "write", "path": "0/step5.pt", "node": 20, "offset": 0, "length": 5}
+POINTER = (
+    {"kind": "creat", "path": "0/current-one", "node": 21},
+    {"kind": "write", "path": "0/current-one", "node": 21, "offset": 0, "length": 8},
+)
+NAMED = {"kind": "rename", "path": "0/current-one", "to": "0/go-on", "node": 21}
+
+
+def recorded(*ops):
+    start = (Entry(path="", node=1, kind="dir"), Entry(path="0", node=9, kind="dir"))
+    numbered = tuple(
+        FileOp(number=n, at_s=float(n), where=f"train.py:{n}", **op)
+        for n, op in enumerate(ops, 1)
+    )
+    history = History(OpLog(start=start, ops=numbered, blob=TEXT))
+    trace = AttemptTrace({}, world_size=1, processes=1, torch_seen=True)
+    attempt = Attempt(1, ("python",), Ended.FINISHED, 0, trace, wall_s=1.0)
+    return Recorded(attempt, history, 0.0, frozenset())
+
+
+def resumed(record, fails, points):
+    """Return cases and results of kills before these ops, of which some fail."""
+    rank = RankTrace(
+        rank=0, states={}, finish=None, steps=(), saves=(), loads=(), counts={}
+    )
+    trace = AttemptTrace({0: rank}, world_size=1, processes=1, torch_seen=True)
+    attempt = Attempt(2, ("python",), Ended.FAILED, 1, trace, wall_s=1.0)
+    cases, results = [], {}
+    for place, number in enumerate(points):
+        token = StateToken(letter="K", number=number)
+        cases.append(
+            Case(record, None, CrashState(token, build(record.history, token)))
+        )
+        finding = Finding("resume-failed", "it failed") if number in fails else None
+        verdict = Verdict.VIOLATED if finding else Verdict.HELD
+        judgement = Judgement(verdict, (finding,) if finding else (), (), (), None)
+        trial = Trial(1, "file-op:1", (attempt,), wall_s=1.0)
+        cut = cut_of(record, token)
+        results[place] = Result(token, verdict, trial, judgement, finding, cut, True)
+    return cases, results
+
+
+def blamed(record, fails, points):
+    cases, results = resumed(record, fails, points)
+    found = trace_back(cases, results, always=(), counts=lambda name: True)
+    return {
+        one.token.number: (one.finding.name, one.cut.where, one.cut.later_ops)
+        for one in found.values()
+    }
+
+
+def test_a_pointer_that_is_moved_first_is_ahead_until_what_it_names_is_whole():
+    record = recorded(*POINTER, NAMED, NEW, FILLED)
+    found = blamed(record, {4, 5}, range(1, 7))
+    assert found == {
+        4: ("pointer-ahead", "train.py:3", 0),
+        5: ("pointer-ahead", "train.py:3", 1),
+    }
+
+
+def test_a_pointer_that_is_written_in_place_is_itself_torn():
+    record = recorded(NEW, FILLED, *POINTER)
+    found = blamed(record, {4}, range(1, 6))
+    assert found == {4: ("torn-checkpoint", "train.py:3", 0)}
+
+
+def test_a_pointer_that_is_written_in_place_and_early_is_ahead():
+    record = recorded(*POINTER, NEW, FILLED)
+    found = blamed(record, {2, 3, 4}, range(1, 6))
+    assert {name for name, _, _ in found.values()} == {"pointer-ahead"}
+    assert {where for _, where, _ in found.values()} == {"train.py:1"}
+
+
+@pytest.mark.parametrize(
+    "away",
+    [
+        pytest.param({"kind": "unlink"}, id="deleted"),
+        pytest.param({"kind": "rename", "to": "0/old.pt"}, id="moved-away"),
+    ],
+)
+def test_what_is_taken_away_first_is_missed_until_it_is_there_again(away):
+    gone = {"path": "0/step5.pt", "node": 20, **away}
+    new = {"kind": "creat", "path": "0/new", "node": 30}
+    filled = {**new, "kind": "write", "offset": 0, "length": 5}
+    put = {"kind": "rename", "path": "0/new", "to": "0/step5.pt", "node": 30}
+    record = recorded(NEW, FILLED, gone, new, filled, put)
+    found = blamed(record, {4, 5, 6}, range(3, 8))
+    assert found == {
+        n: ("deleted-before-saved", "train.py:3", n - 4) for n in (4, 5, 6)
+    }
+
+
+def test_a_rename_that_leaves_another_name_unwritten_takes_nothing_away():
+    record = recorded(NEW, {**NEW, "kind": "rename", "to": "0/a"}, *POINTER)
+    found = blamed(record, {3, 4}, range(1, 6))
+    assert {name for name, _, _ in found.values()} == {"torn-checkpoint"}
+
+
+def test_where_the_beginning_was_not_resumed_the_state_before_is_asked_for():
+    record = recorded(*POINTER, NAMED, NEW, FILLED)
+    points = [5, 6]
+    assert blamed(record, {5}, points) == {}
+    [case] = before_failures(*resumed(record, {5}, points))
+    assert case.state.token.number == 4
+    [case] = before_failures(*resumed(record, {4, 5}, [4, *points]))
+    assert case.state.token.number == 3
+    assert before_failures(*resumed(record, {4, 5}, [3, 4, *points])) == []
+    assert set(blamed(record, {4, 5}, [3, 4, *points])) == {4, 5}
