@@ -399,7 +399,9 @@ class GsStore(_ServedStore):
         headers = {title: str(environ[name]) for name, title in names.items()}
         # The layer has read the body as one piece.
         headers.pop("TRANSFER-ENCODING", None)
-        headers |= {"Content-Type": environ.get("CONTENT_TYPE") or "application/json"}
+        is_json = "uploadType=media" not in environ["QUERY_STRING"]
+        usual = "application/json" if is_json else "application/octet-stream"
+        headers |= {"Content-Type": environ.get("CONTENT_TYPE") or usual}
         length = environ.get("CONTENT_LENGTH") or ""
         stream = environ["wsgi.input"]
         body = b""

@@ -158,16 +158,23 @@ class ProgramStore:
     def waited_s(self) -> float | None:
         """Return for how long nobody has repeated a write that was refused, in seconds.
 
-        None: no write of this attempt was refused and never repeated with success.
+        None: no write of this attempt was refused and never repeated with success. Of an
+        object in parts that is when it is complete.
         """
-        last: dict[str, Entry] = {}
+        pending: dict[str, float] = {}
         for entry in self._store.layer.log[self._seen :]:
-            if entry.kind in (Kind.WRITE, Kind.COMMIT):
-                last[f"{entry.bucket}/{entry.key}"] = entry
-        refused = [e.at_s for e in last.values() if not _request(e).is_accepted]
-        if not refused:
+            if entry.kind not in (Kind.WRITE, Kind.COMMIT):
+                continue
+            path = f"{entry.bucket}/{entry.key}"
+            if not _request(entry).is_accepted:
+                pending[path] = entry.at_s
+            elif not entry.part:
+                pending.pop(path, None)
+            elif path in pending:  # it is on its way again
+                pending[path] = entry.at_s
+        if not pending:
             return None
-        return self._clock.monotonic() - max(refused)
+        return self._clock.monotonic() - max(pending.values())
 
     def end_attempt(self) -> tuple[Stored, list[Struck]]:
         """Return what an attempt left and which faults struck it; it has ended.

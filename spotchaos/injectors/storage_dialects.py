@@ -155,7 +155,10 @@ class GsDialect:
         bucket = match["bucket"]
         key = unquote(match["key"] or query.get("name", ""))
         name, kind = _gs_operation(method, match, query, headers)
-        return Operation(name=name, kind=kind, bucket=bucket, key=key)
+        part = ""
+        if name == "UploadChunk":
+            part = headers.get("content-range", "").partition("/")[0]
+        return Operation(name=name, kind=kind, bucket=bucket, key=key, part=part)
 
     def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
         status, reason, message = _GS_ERRORS[fault]
@@ -186,6 +189,28 @@ def _s3_bucket_operation(
     return Operation(name=name, kind=Kind.OTHER, bucket=bucket)
 
 
+_GS_SPAN: Final = re.compile(r"^bytes (?:\d+-(\d+)|\*)/(\d+|\*)$")
+
+
+def _gs_chunk(method: str, span: str) -> tuple[str, Kind]:
+    """Tell the last chunk of an upload from those before it.
+
+    Source: Cloud Storage docs, "Resumable uploads": the range of each chunk, and in all;
+    a chunk that is not the last may know the whole, and `bytes */N` asks how far it is.
+    """
+    if method == "DELETE":
+        return "CancelUpload", Kind.OBJECT
+    found = _GS_SPAN.match(span)
+    if found is None:
+        return "FinishUpload", Kind.COMMIT  # all of it at once
+    last, whole = found.groups()
+    if last is None:
+        return "QueryUpload", Kind.OBJECT
+    if whole == "*" or int(last) + 1 < int(whole):
+        return "UploadChunk", Kind.WRITE
+    return "FinishUpload", Kind.COMMIT
+
+
 def _gs_operation(
     method: str,
     match: re.Match[str],
@@ -194,11 +219,7 @@ def _gs_operation(
 ) -> tuple[str, Kind]:
     if match["api"].startswith("/upload"):
         if "upload_id" in query:
-            # The last chunk knows how much there is in all; the others say `*`.
-            span = headers.get("content-range", "")
-            if span and span.rpartition("/")[2] == "*":
-                return "UploadChunk", Kind.WRITE
-            return "FinishUpload", Kind.COMMIT
+            return _gs_chunk(method, headers.get("content-range", ""))
         if query.get("uploadType") == "resumable":
             return "StartUpload", Kind.OBJECT
         return "InsertObject", Kind.WRITE

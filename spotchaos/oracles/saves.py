@@ -173,12 +173,11 @@ def writes_per_save(attempt: Attempt) -> int:
 def _is_under_way(save: SaveMark, attempt: Attempt, writes: int) -> bool:
     """Tell whether a kill came before all of a save's objects were in the store.
 
-    Writes that the store refused, and that nobody repeated, are not under way.
+    Writes that the store refused, and that nobody repeated, are not under way. Uploads in
+    the background may lag behind by more than a save, but come in the order of saves.
     """
     stored = attempt.stored
     if stored is None or attempt.ended is not Ended.RECLAIMED or unsaved(attempt):
-        return False
-    if any(one > save.begun_at_s for one in _begins(attempt, but=save.step)):
         return False
     since = [t for t in _accepted(stored.requests) if t >= save.begun_at_s]
     return len(since) < writes
@@ -199,17 +198,19 @@ def unsaved(attempt: Attempt) -> list[Request]:
 
 
 def _accepted(requests: Iterable[Request]) -> list[float]:
-    return [r.at_s for r in requests if r.kind in WRITES and r.is_accepted]
+    """Return when each object was put into the store; parts are none yet."""
+    return [
+        r.at_s for r in requests if r.kind in WRITES and r.is_accepted and not r.part
+    ]
 
 
-def _begins(attempt: Attempt, but: int | None = None) -> list[float]:
-    """Return when each save of an attempt began, over all ranks; `but` that of a step."""
+def _begins(attempt: Attempt) -> list[float]:
+    """Return when each save of an attempt began, over all ranks."""
     begun_s: dict[int, float] = {}
     for rank in attempt.trace.ranks.values():
         for save in rank.saves:
-            if save.step != but:
-                earlier = begun_s.get(save.step, save.begun_at_s)
-                begun_s[save.step] = min(earlier, save.begun_at_s)
+            earlier = begun_s.get(save.step, save.begun_at_s)
+            begun_s[save.step] = min(earlier, save.begun_at_s)
     return sorted(begun_s.values())
 
 

@@ -13,12 +13,12 @@ from pathlib import PurePosixPath
 
 from spotchaos.model import Finding, Request, Stored
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.saves import WRITES, unsaved
+from spotchaos.oracles.saves import WRITES, pattern_of, unsaved
 from spotchaos.oracles.words import listed, steps_of
 
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")
-# An object of the same name holds the same tensors; what else it holds may vary.
+# A checkpoint of the same name holds the same tensors; what else it holds may vary.
 SHORT = 0.5
 
 
@@ -27,6 +27,7 @@ def judge_storage(case: Case) -> Iterator[Finding]:
     last = case.last
     if last.attempt.stored is not None and case.is_finished:
         yield from _lost(case, last, last.attempt.stored)
+        yield from _cut(case, last, last.attempt.stored)
     for link in case.links:
         if link.attempt.stored is not None:
             yield from _short(link, link.attempt.stored)
@@ -141,6 +142,26 @@ def _short(link: Link, stored: Stored) -> Iterator[Finding]:
 
 def _by_path(request: Request) -> str:
     return request.path
+
+
+def _cut(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
+    """Name checkpoints that hold much less than those of the same name always do."""
+    runs = [run.stored.objects for run in case.baseline.runs if run.stored is not None]
+    saved = {PurePosixPath(pattern).name for pattern in case.habit.parts}
+    for path, size in stored.objects.items():
+        usual = min((run.get(path, 0) for run in runs), default=0)
+        name = pattern_of(PurePosixPath(path).name)
+        if name in saved and size < SHORT * usual:
+            yield Finding(
+                "short-object",
+                f"when the run was over, {path!r} in the store held {size} bytes, and"
+                f" {usual} after an uninterrupted run",
+                hint="upload a file only once it is closed and no longer written to, and"
+                " compare the size of the object with that of the file",
+                attempt=link.number,
+                step=link.end,
+            )
+            return
 
 
 # --------------------------------------------------------------- ahead

@@ -120,6 +120,19 @@ def test_a_part_that_was_sent_again_is_not_missing(program, baseline):
     assert said_of(program, baseline, holding(12), kept) == ()
 
 
+def test_a_checkpoint_of_half_its_usual_size_is_short(program):
+    saved = program.baseline().first.trace.ranks[0].saves[-1].paths[0]
+    last = BUCKET + saved.rpartition("/")[2]
+    sizes = {last: 1000, BUCKET + "log.txt": 1000}
+    baseline = stored_by(program.baseline(), Stored(sizes, {}, ()))
+    cut = {last: 400, BUCKET + "log.txt": 10}
+    (finding,) = said_of(program, baseline, holding(12), Stored(cut, {}, ()))
+    assert finding.name == "short-object"
+    assert "held 400 bytes, and 1000 after an uninterrupted run" in finding.message
+    log = sizes | {BUCKET + "log.txt": 10}
+    assert said_of(program, baseline, holding(12), Stored(log, {}, ())) == ()
+
+
 LATEST = BUCKET + "latest"
 
 
@@ -207,3 +220,17 @@ def test_an_upload_under_way_at_the_kill_is_not_yet_a_checkpoint(program, lost):
     one = replace(one, stored=replace(one.stored, requests=kept))
     found = judge(replace(trial, attempts=(one, two)), baseline).findings
     assert names(found) == ([] if lost else ["stale-resume"])
+
+
+def test_an_upload_that_lags_behind_by_a_save_is_under_way(program):
+    base = program.baseline()
+    baseline = replace(base, runs=storing_two(program, base.runs))
+    trial = program.trial([13], flaw=Flaw(older=2))
+    one, two = storing_two(program, trial.attempts)
+    # Of the last two saves the store has a part of the first, sent for the second time.
+    kept = one.stored.requests[: len(one.stored.requests) - 4]
+    again = [part("1"), replace(COMPLETE, fault="s3-error-body"), part("1")]
+    at_s = one.trace.ranks[0].saves[-1].begun_at_s
+    again = [replace(request, at_s=at_s) for request in again]
+    one = replace(one, stored=replace(one.stored, requests=(*kept, *again)))
+    assert judge(replace(trial, attempts=(one, two)), baseline).findings == ()

@@ -1,0 +1,86 @@
+"""What a program's store says of the attempts of one trial."""
+
+import socket
+
+import pytest
+import requests
+
+from spotchaos.injectors.program_store import ProgramStore, StoreWanted
+from spotchaos.injectors.storage_faults import StorageFault
+
+pytest.importorskip("gcp_storage_emulator")
+
+
+@pytest.fixture
+def store():
+    """Return a function that starts a store with faults; it comes with its address."""
+    opened = []
+
+    def start(*faults):
+        wanted = StoreWanted("gs", ("bucket",))
+        asked = {text: StorageFault.parse(text) for text in faults}
+        one = ProgramStore(wanted, asked).__enter__()
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = one.serve(listener)
+        opened.append((one, server, listener))
+        return one, server.base_url
+
+    yield start
+    for one, server, listener in opened:
+        server.stop()
+        listener.close()
+        one.__exit__(None, None, None)
+
+
+def insert(url, name="key"):
+    asked = {"uploadType": "media", "name": name}
+    where = f"{url}/upload/storage/v1/b/bucket/o"
+    return requests.post(where, params=asked, data=b"x" * 9, timeout=10).status_code
+
+
+def test_a_refused_write_waits_until_it_is_repeated(store):
+    one, url = store("gs-403:2")
+    assert insert(url) == 200
+    assert one.waited_s() is None
+    assert insert(url) == 403
+    assert one.waited_s() >= 0
+    assert insert(url, "other") == 200
+    assert one.waited_s() is not None
+    assert insert(url) == 200
+    assert one.waited_s() is None
+
+
+def test_an_upload_in_parts_is_repeated_once_it_is_complete(store):
+    one, url = store("gs-error-body")
+
+    def begin():
+        asked = {"uploadType": "resumable", "name": "key"}
+        where = f"{url}/upload/storage/v1/b/bucket/o"
+        begun = requests.post(where, params=asked, json={}, timeout=10)
+        return begun.headers["Location"]
+
+    def send(place, span):
+        headers = {"Content-Range": f"bytes {span}"}
+        return requests.put(place, data=b"x" * 10, headers=headers, timeout=10)
+
+    send(begin(), "0-9/10")
+    assert one.waited_s() is not None
+    place = begin()
+    assert send(place, "0-9/*").status_code == 308
+    assert one.waited_s() is not None
+    assert send(place, "10-19/20").status_code == 200
+    assert one.waited_s() is None
+
+
+def test_a_lasting_fault_goes_with_the_machine_and_one_that_waits_stays(store):
+    one, url = store("gs-403:1+", "gs-cut:4")
+    assert [insert(url), insert(url)] == [403, 403]
+    stored, struck = one.end_attempt()
+    assert [(s.fault, s.times) for s in struck] == [("gs-403:1+", 2)]
+    assert [request.status for request in stored.requests] == [403, 403]
+    assert insert(url) == 200
+    with pytest.raises(requests.ConnectionError):
+        insert(url)
+    _, struck = one.end_attempt()
+    assert [(s.fault, s.times) for s in struck] == [("gs-cut:4", 1)]
+    assert one.not_fired() == []
