@@ -157,7 +157,8 @@ def breaks(name: str) -> str:
     if group == "data":
         # The same samples in another order are each trained on as often as before.
         return "bitwise" if name == "order-changed" else "samples"
-    if group == "divergence":
+    if group == "divergence" or name == "leftovers":
+        # What stays behind is in nobody's way: the run came back, and finished.
         return "bitwise"
     if group == "state":
         return "samples" if name == "step-count-wrong" else "state"

@@ -16,7 +16,7 @@ from spotchaos.oracles.causes import (
 )
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.views import RankView
-from spotchaos.oracles.words import HINTS, from_where, listed, name_of, on_ranks
+from spotchaos.oracles.words import HINTS, PLURAL, from_where, listed, name_of, on_ranks
 
 # Which finding a lost component is.
 FINDING_OF: dict[str, str] = {
@@ -197,17 +197,18 @@ def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
 def _stream_words(view: RankView) -> Callable[[str], str]:
     def words(stream: str) -> str:
         draws = view.disturbed.get(stream)
+        are, have = ("are", "have") if stream in PLURAL else ("is", "has")
         if draws is not None:
             side = "ahead of" if draws > 0 else "behind"
             plural = "" if abs(draws) == 1 else "s"
             return (
-                f"{name_of(stream)} is {abs(draws)} draw{plural} {side} where the step"
-                " had left it"
+                f"{name_of(stream)} {are} {abs(draws)} draw{plural} {side} where the"
+                f" step had left {'them' if stream in PLURAL else 'it'}"
             )
         came = view.restored.get(stream, "foreign")
         if came == "foreign":
-            return f"{name_of(stream)} has a value that no step of the run had"
-        return f"{name_of(stream)} is {from_where(came)}"
+            return f"{name_of(stream)} {have} a value that no step of the run had"
+        return f"{name_of(stream)} {are} {from_where(came)}"
 
     return words
 
@@ -223,4 +224,9 @@ def _reached(view: RankView, stream: str) -> str:
     if first is None:
         return ""
     made = first.made or first.state
-    return f"; the first thing that it changed is the {made[0]} of step {first.step}"
+    subject = "they" if stream in PLURAL else "it"
+    verb = "are" if made[0] in PLURAL else "is"
+    return (
+        f"; the first thing that {subject} changed {verb} the {made[0]} of step"
+        f" {first.step}"
+    )

@@ -25,6 +25,9 @@ NAMES: dict[str, str] = {
     "rng.generators": "the random generators of loaders and samplers",
 }
 
+# Components that a sentence speaks of in the plural.
+PLURAL = frozenset(("rng.generators", "weights", "buffers", "gradients", "samples"))
+
 # What to save and to restore, and where. The order within a resume matters: creating a
 # loader's iterator draws from torch's stream, so streams come last.
 HINTS: dict[str, str] = {

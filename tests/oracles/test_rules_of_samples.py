@@ -158,6 +158,7 @@ def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     judgement = judge(program.trial([13], flaw=flaw), program.baseline())
     assert names(judgement) == ["rng-not-restored", "order-changed"]
     assert judgement.findings[0].component == "rng.generators"
+    assert "loaders and samplers are as at" in judgement.findings[0].message
 
 
 def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
