@@ -21,7 +21,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.notify_rules import FilePoint
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.view import View
-from spotchaos.model import Attempt, Ended, Trial
+from spotchaos.model import Attempt, Ended, RankTrace, Trial
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.history import History, Layout
@@ -100,7 +100,7 @@ class Skipper:
 
     def moment(self, plan: Plan) -> Moment | None:
         """Return what a plan's first interruption leaves; None if that is not known."""
-        if not is_candidate(self.ground, plan):
+        if not is_candidate(plan):
             return None
         return moment_in(self.record, plan.points[0])
 
@@ -175,7 +175,9 @@ class Skipper:
         if log is None:
             return Ran(attempt, None), ()
         asked = asked_by(log.ops)
-        if not keeps or attempt.ended is not Ended.FINISHED or not shows_all(log):
+        if not keeps or attempt.ended is not Ended.FINISHED:
+            return Ran(attempt, None), asked
+        if not shows_all(log, attempt):
             return Ran(attempt, None), asked
         if set(_elsewhere(view)) - before:
             return Ran(attempt, None), asked
@@ -262,15 +264,26 @@ def _moment(
     record: Recorded, point: KillPoint, moment_s: float, token: StateToken
 ) -> Moment:
     before = cut_attempt(record.attempt, moment_s)
-    before = replace(before, kill_point=str(point), cpu_s=0.0)
+    # Each rank holds at its own kill point, a little earlier or later.
+    ranks = dict(before.trace.ranks)
+    for number, rank in record.attempt.trace.ranks.items():
+        own_s = None if point.is_file_site else _reached_at(rank, point)
+        if own_s is not None:
+            ranks[number] = cut_attempt(record.attempt, own_s).trace.ranks[number]
+    before = replace(
+        before,
+        trace=replace(before.trace, ranks=ranks),
+        kill_point=str(point),
+        cpu_s=0.0,
+    )
     return Moment(before, build(record.history, token))
 
 
-def is_candidate(ground: Groundwork, plan: Plan) -> bool:
+def is_candidate(plan: Plan) -> bool:
     """Tell whether a plan's first attempt is a prefix of the uninterrupted run."""
     if not plan.points or plan.after_finish:
         return False
-    return is_shown(plan.points[0]) and ground.baseline.world_size == 1
+    return is_shown(plan.points[0])
 
 
 def is_shown(point: KillPoint) -> bool:
@@ -297,8 +310,10 @@ def may_skip(settings: Settings) -> bool:
 def moment_of(attempt: Attempt, point: KillPoint) -> float | None:
     """Return when an attempt reached a kill point (CLOCK_MONOTONIC seconds), or None."""
     rank = main_rank(attempt)
-    if rank is None:
-        return None
+    return None if rank is None else _reached_at(rank, point)
+
+
+def _reached_at(rank: RankTrace, point: KillPoint) -> float | None:
     if point.site == "step-end":
         found = (s.t_s for s in rank.steps if s.step == point.occurrence)
         return next(found, None)
@@ -319,10 +334,10 @@ def prepare(
         A skipper and the view of its run, which the caller closes at the end; None and
         None where nothing can be skipped, or where that would not be sound.
     """
-    wanted = sum(is_candidate(ground, plan) for plan in plans)
+    wanted = sum(map(is_candidate, plans))
     if not may_skip(settings) or wanted < LEAST_PLANS:
         return None, None
-    if ground.landscape.file_ops is None or ground.baseline.world_size > 1:
+    if ground.landscape.file_ops is None:
         return None, None
     if ground.stage.store_wanted is not None:
         return None, None  # files alone do not tell what a resume finds
@@ -346,7 +361,7 @@ def _recorded(ground: Groundwork, view: View) -> Recorded | None:
         return None
     if unlike(ground.baseline.first, attempt) is not None:
         return None
-    if not shows_all(log) or set(_elsewhere(view)) - before:
+    if not shows_all(log, attempt) or set(_elsewhere(view)) - before:
         return None
     folder = stage.workspace.scratch / "start-of-recorded"
     folder.mkdir(exist_ok=True)
@@ -360,13 +375,18 @@ def _recorded(ground: Groundwork, view: View) -> Recorded | None:
     return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
 
 
-def shows_all(log: oplog.OpLog) -> bool:
+def shows_all(log: oplog.OpLog, attempt: Attempt) -> bool:
     """Tell whether what was on disk at each step follows from a log.
 
     It does not where a thread or process in the background writes, which a kill may
-    overtake.
+    overtake, nor where a rank writes whose steps are not those that are counted.
     """
-    return len({(op.pid, op.tid) for op in log.ops if op.number}) <= 1
+    writers = {(op.pid, op.tid) for op in log.ops if op.number}
+    if len(writers) > 1:
+        return False
+    rank = main_rank(attempt)
+    is_alone = attempt.trace.world_size == 1
+    return is_alone or rank is None or all(pid == rank.pid for pid, _ in writers)
 
 
 def _elsewhere(view: View) -> Iterator[str]:
