@@ -77,11 +77,8 @@ class SaveMark:
     state: StateMark | None  # at save-begin
     begun_at_s: float
     ended_at_s: float | None  # None: the attempt ended first
-    # Another thread than the one that trains wrote it, a copy of some step before `step`:
-    is_beside: bool = False
-    holds: int | None = (
-        None  # ... of this one, in this attempt; None: that is not known
-    )
+    is_beside: bool = False  # another thread than the one that trains wrote a copy,
+    holds: int | None = None  # ... of this step, in this attempt; None: not known
 
     @property
     def of_step(self) -> int:
