@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from spotchaos.probe.session import role_of
+from spotchaos.trace.reading import read_attempt
 
 PROGRAMS = Path(__file__).parents[2] / "scenarios" / "programs" / "steps"
 
@@ -180,3 +181,108 @@ def test_ranks_of_torchrun_say_which_they_are(place):
     # Names are those of the model within its wrapper: equal to those without one.
     first = [next(m for m in p if m["k"] == "state") for p in trained]
     assert len({m["c"]["weights"] for m in first}) == 1
+
+
+def test_frameworks_that_step_through_a_closure_make_one_step_a_call(quick):
+    ran = quick(
+        """
+        import torch
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 2)
+        opt = torch.optim.Adam(net.parameters(), 1e-2)
+        for step in range(10):
+            x = torch.randn(8, 4)
+            def closure():
+                opt.zero_grad()
+                loss = net(x).square().mean()
+                loss.backward()
+                return loss
+            opt.step(closure)
+        """
+    )
+    assert len(ran.steps) == 10
+    assert ran.bye["counted"] == ONE_A_STEP
+    assert all({"gradients", "batch", "loss"} <= {*s["c"]} for s in ran.steps)
+
+
+def test_forked_workers_and_helpers_are_no_ranks(quick):
+    ran = quick(
+        """
+        import os, torch
+        from torch.utils.data import DataLoader
+        if os.fork() == 0:
+            torch.nn.Linear(2, 2)(torch.ones(1, 2))
+            os._exit(0)
+        os.wait()
+        torch.manual_seed(0)
+        net = torch.nn.Linear(4, 2)
+        opt = torch.optim.SGD(net.parameters(), 0.1)
+        for x in DataLoader(torch.randn(24, 4), batch_size=8, num_workers=2):
+            net(x).sum().backward()
+            opt.step()
+        """
+    )
+    ranks = read_attempt(ran.trace).ranks
+    assert [*ranks] == [0]
+    assert len(ranks[0].steps) == 3
+
+
+def test_an_optimizer_for_each_parameter_steps_inside_the_backward(quick):
+    ran = quick(PROGRAMS / "optimizer_per_parameter.py")
+    counts = ran.bye["counts"]
+    # The site is reached once a round, not once for each of the four.
+    assert counts["optimizer-step"] == counts["backward"] == counts["step-end"] == 10
+
+
+# What facts.md 2 says of each case -> where it is held: a test, or a line of `COUNTED`.
+HELD_BY = {
+    "plain": "COUNTED plain",
+    "foreach": "COUNTED foreach",
+    "fused": "COUNTED fused",
+    "compiled model": "COUNTED compiled_model",
+    "compiled opt.step": "COUNTED compiled_step",
+    "subclass overriding step": "COUNTED subclass_step",
+    "per-optimizer hooks": "COUNTED own_hooks",
+    "torchrun's children": "test_ranks_of_torchrun_say_which_they_are",
+    "loader workers, spawned": "test_spawned_loader_workers_are_not_ranks",
+    "loader workers, forked; helpers": "test_forked_workers_and_helpers_are_no_ranks",
+    "compile workers": "test_helpers_are_told_by_their_command",
+    "GradScaler skipping on inf": "COUNTED scaler_skips_inf",
+    "two optimizers": "COUNTED two_optimizers",
+    "an optimizer per parameter, in backward": (
+        "test_an_optimizer_for_each_parameter_steps_inside_the_backward"
+    ),
+    "LBFGS with closure": "COUNTED lbfgs_closure",
+    "frameworks that step through a closure": (
+        "test_frameworks_that_step_through_a_closure_make_one_step_a_call"
+    ),
+    "super().step() while a base instance exists": "COUNTED subclass_super_step",
+    "get/set_state_dict on a fresh optimizer": "COUNTED dcp_state_dict",
+    "weights changed by hand, functional, duck-typed": (
+        "test_without_an_optimizer_backwards_are_counted"
+    ),
+    "then DataLoader batches": "test_without_any_backward_batches_are_counted",
+    "own PYTHONPATH": "test_a_command_with_a_pythonpath_of_its_own_is_not_observed",
+    "python -I/-E/-S": "test_isolated_interpreters_are_not_observed",
+    "batch norm's statistics": (
+        "test_states.test_buffers_are_those_before_a_forward_that_trains_nothing"
+    ),
+    "averaged copies": "test_states.test_averages_are_followed",
+    "batches that the program draws itself": (
+        "test_samples.test_without_ids_rows_are_told_apart_by_content"
+    ),
+    "the probe moves no RNG": (
+        "test_harmless.test_a_run_with_the_probe_equals_one_without"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HELD_BY)
+def test_each_case_of_counting_has_its_test(case):
+    place = HELD_BY[case]
+    if place.startswith("COUNTED "):
+        assert place.removeprefix("COUNTED ") in COUNTED
+        return
+    module, _, name = place.rpartition(".")
+    file = Path(__file__).with_name(f"{module}.py") if module else Path(__file__)
+    assert f"\ndef {name}(" in file.read_text()
