@@ -318,7 +318,9 @@ def put(
         }
         if inner:
             folder = view.fill_at(prefix)
-            writer.write(Layout(inner), folder, merge=True, links=links)
+            times = {path: layout.changed_at_s.get(f"{root}/{path}") for path in inner}
+            known = {path: at_s for path, at_s in times.items() if at_s is not None}
+            writer.write(Layout(inner, known), folder, merge=True, links=links)
     gone = {p for p in record.own if p not in layout.things and p.startswith("0/")}
     view.hide([p[2:] for p in sorted(gone) if p.rpartition("/")[0] not in gone])
 

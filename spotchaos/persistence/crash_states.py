@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from spotchaos.errors import PlanError
-from spotchaos.persistence.history import DataStep, Edit, History, Layout, NameStep
+from spotchaos.persistence.contents import Edit
+from spotchaos.persistence.history import DataStep, History, Layout, NameStep
 from spotchaos.persistence.models import KILL, Level, PersistenceModel
 from spotchaos.persistence.oplog import SYNC_KINDS
 from spotchaos.persistence.tokens import StateToken

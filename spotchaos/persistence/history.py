@@ -11,36 +11,18 @@ import ctypes
 import functools
 import mmap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
+from spotchaos.persistence.contents import Content, Edit, Extent, apply
 from spotchaos.persistence.oplog import DATA_KINDS, Entry, FileOp, OpLog
 
 _ROOT = 0
 _STRIDE = 1 << 24
 _PUNCH, _ZERO, _KEEP = 2, 16, 1
-
-
-class Extent(NamedTuple):
-    """A run of a file's bytes and where they come from."""
-
-    start: int
-    end: int
-    source: str  # "" zeros, "data" the recorded bytes, else a path in the start folder
-    offset: int
-
-
-class Edit(NamedTuple):
-    """One change of a file's bytes or size; `zero` edits write zeros."""
-
-    kind: str  # write, trunc, zero, or begin (the file as it first was)
-    start: int
-    end: int
-    source: str
-    offset: int
 
 
 class Change(NamedTuple):
@@ -77,18 +59,6 @@ class _Moved(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The bytes of one file: its extents, gap-free from 0."""
-
-    extents: tuple[Extent, ...]
-
-    @property
-    def size(self) -> int:
-        """Return its length in bytes."""
-        return self.extents[-1].end if self.extents else 0
-
-
 class Thing(NamedTuple):
     """What one path holds: a folder, a link or a file."""
 
@@ -101,9 +71,16 @@ class Thing(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """One state of the watched folders."""
+    """One state of the watched folders.
+
+    Attributes:
+        things: path -> what it holds.
+        changed_at_s: path -> when its bytes, or a folder's names, changed last, seconds
+            of the log. Programs choose by such times, but no state is another for them.
+    """
 
     things: Mapping[str, Thing]
+    changed_at_s: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def recipe(self) -> frozenset[tuple[str, str, object]]:
         """Return a key that is free to compare: equal recipes are equal states."""
@@ -137,11 +114,15 @@ class History:
         self._moved: list[_Moved] = []
         self._kinds[_ROOT] = ("dir", None, None)
         self._aliases: dict[int, int] = {}
+        self._made_at_s: dict[int, float] = {}
         for entry in log.start:
             self._add_entry(self._table, entry)
         self._start_table = dict(self._table)
         for index, op in enumerate(self.ops):
             self._take(index, op)
+        self._edited_at_s = {
+            (step.node, step.edit): self.ops[step.order].at_s for step in self.data
+        }
         self._index = {
             op.number: i for i, op in reversed(list(enumerate(self.ops))) if op.number
         }
@@ -175,8 +156,10 @@ class History:
             edits: node -> its edits in order; a node that is left out has none.
         """
         table = dict(self._start_table)
+        changed_at_s = dict(self._made_at_s)
         for step in names:
             for folder, name, node in step.changes:
+                changed_at_s[folder] = self.ops[step.order].at_s
                 if node is None:
                     table.pop((folder, name), None)
                 else:
@@ -185,6 +168,7 @@ class History:
         for (folder, name), node in table.items():
             children.setdefault(folder, []).append((name, node))
         things: dict[str, Thing] = {}
+        times: dict[str, float] = {}
         # A folder whose own entry is lost takes everything below it along.
         stack = [(_ROOT, "")]
         while stack:
@@ -192,6 +176,7 @@ class History:
             for name, node in children.get(folder, ()):
                 path = prefix + name
                 kind, target, mode = self._kinds[node]
+                times[path] = changed_at_s.get(node, -1.0)
                 if kind == "dir":
                     things[path] = Thing("dir", None, None, mode, node)
                     stack.append((node, path + "/"))
@@ -200,7 +185,11 @@ class History:
                 else:
                     content = self.content(node, edits.get(node, ()))
                     things[path] = Thing("file", content, None, mode, node)
-        return Layout(things)
+                    for edit in reversed(edits.get(node, ())):
+                        if (node, edit) in self._edited_at_s:  # a torn one is not
+                            times[path] = self._edited_at_s[node, edit]
+                            break
+        return Layout(things, times)
 
     def content(self, node: int, edits: Sequence[Edit]) -> Content:
         """Return a node's bytes after these edits; equal ones are one object."""
@@ -307,6 +296,8 @@ class History:
         if op.kind in DATA_KINDS or (op.kind == "creat" and op.node is not None):
             self._take_data(index, op)
         changes = self._changes(index, op)
+        if op.kind in ("creat", "mkdir", "symlink"):
+            self._made_at_s[self._node(op.node)] = op.at_s
         if changes:
             for change in changes:
                 if change.node is None:
@@ -425,69 +416,3 @@ def _punch(fd: int, offset: int, length: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     mode = _PUNCH | _KEEP
     libc.fallocate(fd, mode, ctypes.c_int64(offset), ctypes.c_int64(length))
-
-
-def apply(content: Content, edit: Edit) -> Content:
-    """Return the content after one edit."""
-    size = content.size
-    match edit.kind:
-        case "trunc":
-            return _fit(content, edit.start)
-        case "grow":
-            return _fit(content, max(size, edit.start))
-        case "punch":
-            end = min(edit.end, size)
-            return (
-                _overlay(content, edit.start, end, "", 0)
-                if end > edit.start
-                else content
-            )
-        case _:
-            longer = _fit(content, max(size, edit.start))
-            return _overlay(longer, edit.start, edit.end, edit.source, edit.offset)
-
-
-def _fit(content: Content, size: int) -> Content:
-    if size >= content.size:
-        if size == content.size:
-            return content
-        return Content(_merge([*content.extents, Extent(content.size, size, "", 0)]))
-    kept = [e for e in content.extents if e.start < size]
-    kept[-1:] = [kept[-1]._replace(end=min(kept[-1].end, size))] if kept else []
-    return Content(tuple(kept))
-
-
-def _overlay(
-    content: Content, start: int, end: int, source: str, offset: int
-) -> Content:
-    before = [
-        e._replace(end=min(e.end, start)) for e in content.extents if e.start < start
-    ]
-    after = [
-        Extent(
-            max(e.start, end), e.end, e.source, e.offset + max(e.start, end) - e.start
-        )
-        for e in content.extents
-        if e.end > end
-    ]
-    return Content(_merge([*before, Extent(start, end, source, offset), *after]))
-
-
-def _merge(extents: list[Extent]) -> tuple[Extent, ...]:
-    merged: list[Extent] = []
-    for one in extents:
-        if one.start == one.end:
-            continue
-        if not one.source:
-            one = one._replace(offset=0)
-        last = merged[-1] if merged else None
-        if (
-            last is not None
-            and last.source == one.source
-            and last.end == one.start
-            and (not one.source or last.offset + last.end - last.start == one.offset)
-        ):
-            merged[-1] = last._replace(end=one.end)
-        else:
-            merged.append(one)
-    return tuple(merged)

@@ -5,8 +5,9 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 
 from spotchaos.persistence import materialise, oplog
+from spotchaos.persistence.contents import Content, Edit, apply
 from spotchaos.persistence.crash_states import build, enumerate_states
-from spotchaos.persistence.history import Content, Edit, History, apply
+from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser, expected, observed
 from spotchaos.persistence.models import KILL, MODELS
 from spotchaos.persistence.tokens import StateToken
@@ -229,3 +230,30 @@ def test_settled_bytes_are_on_the_disk_once_and_read_as_before(make_scribe, tmp_
         assert expected(history, layout) == was
         writer.write(layout, tmp_path / f"s{number}", links=True)
         assert observed(tmp_path / f"s{number}") == was
+
+
+def test_files_and_folders_have_the_times_of_their_last_changes(scribe, tmp_path):
+    scribe.mkdir("step-9")
+    for name in ("9.pt", "12.pt", "10.pt"):
+        scribe.creat(name)
+        scribe.write(name, b"one")
+    scribe.write("9.pt", b"two", 3)
+    scribe.rename("12.pt", "11.pt")  # a name says nothing of when it was written
+    scribe.mkdir("step-10")
+    scribe.creat("step-9/late")
+    number = scribe.write("10.pt", b"torn", 3)
+    token = StateToken(letter="K", number=number, through=1)
+    history = scribe.history()
+    Materialiser(history).write(build(history, token), tmp_path / "state")
+    times = {
+        str(path.relative_to(tmp_path / "state")): path.stat().st_mtime
+        for path in (tmp_path / "state").rglob("*")
+    }
+    assert times.pop("step-9/late") == times["step-9"]
+    assert sorted(times, key=times.__getitem__) == [
+        "11.pt",
+        "10.pt",
+        "9.pt",
+        "step-10",
+        "step-9",
+    ]
