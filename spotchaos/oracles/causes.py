@@ -25,7 +25,9 @@ class Mixup:
     the line has that batch. `is_other_order` is False where the samples are the same in
     the same order and only their content differs, as after a lost augmentation stream.
     `begun` is how many samples the line had trained on for that step when it was saved
-    half-way through its micro-batches: their gradients are lost.
+    half-way through its micro-batches: their gradients are lost. `is_cut_otherwise`
+    where the samples are the right ones, but another number of micro-batches makes the
+    step.
     """
 
     step: int
@@ -35,6 +37,7 @@ class Mixup:
     is_fixed_order: bool  # each epoch of the line has the same batches
     is_known: bool  # all of its samples occur in the line
     begun: int = 0
+    is_cut_otherwise: bool = False
 
 
 def mixup(view: RankView) -> Mixup | None:
@@ -70,6 +73,7 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
         is_fixed_order=_is_fixed(steps),
         is_known=bool(same) or _knows(steps, found.samples or ()),
         begun=_begun(expected, found) if difference.step == view.joined + 1 else 0,
+        is_cut_otherwise=_is_cut_otherwise(expected, found),
     )
 
 
@@ -79,6 +83,17 @@ def _begun(expected: StepMark, found: StepMark) -> int:
     if not have or found.micro >= expected.micro or want[-len(have) :] != have:
         return 0
     return len(want) - len(have)
+
+
+def _is_cut_otherwise(expected: StepMark, found: StepMark) -> bool:
+    """Whether a step begins with the right samples, and ends too early or too late."""
+    want, have = tuple(expected.samples or ()), tuple(found.samples or ())
+    shorter = min(len(want), len(have))
+    return (
+        expected.micro != found.micro
+        and 0 < shorter < max(len(want), len(have))
+        and want[:shorter] == have[:shorter]
+    )
 
 
 def _knows(steps: Mapping[int, StepMark], samples: Sequence[str]) -> bool:

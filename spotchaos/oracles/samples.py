@@ -63,7 +63,7 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
         yield Finding(
             name,
             _message(link, first, count, name) + on_ranks(ranks, link.views),
-            hint=HINTS["order"],
+            hint=HINTS["micro-batches" if first.is_cut_otherwise else "order"],
             attempt=link.number,
             step=first.step,
             rank=first.rank,
@@ -129,7 +129,16 @@ def _message(link: Link, first: Mixup, count: int | None, name: str) -> str:
         opening = f"after the resume at step {view.joined} the program got"
     else:
         opening = f"step {first.step}, after the resume at step {view.joined}, got"
-    if first.instead is None:
+    if first.is_cut_otherwise:
+        expected, made = view.step(first.step)
+        assert expected is not None
+        assert made is not None
+        told = (
+            f"step {first.step}, after the resume at step {view.joined}, was made of"
+            f" {made.micro} micro-batch{'' if made.micro == 1 else 'es'} instead of"
+            f" {expected.micro}"
+        )
+    elif first.instead is None:
         told = f"{opening} a batch that the uninterrupted run never had"
     elif first.instead == 1:
         told = f"{opening} the batch of step 1: the order starts again at the seed"

@@ -58,6 +58,8 @@ HINTS: dict[str, str] = {
     "order": "make the order a function of the seed and the epoch, save how many samples"
     " of the epoch were trained on, and skip exactly those on resume"
     " (a stateful loader or sampler does both)",
+    "micro-batches": "save the counter that tells when enough micro-batches are together"
+    " for a step, or compute it from a step that is in the checkpoint",
     "accumulated": "save only between an optimizer step and the next micro-batch, or begin"
     " each epoch with no gradients left over from the one before",
     "reduction": "DDP rebuilds its buckets after its first backward, and the order of"

@@ -205,6 +205,33 @@ def test_a_step_that_was_saved_half_way_says_what_is_lost():
     )
 
 
+def test_a_step_of_fewer_micro_batches_is_said_to_be_that():
+    def cut(rank, first=None):
+        steps = []
+        for mark in rank.steps:
+            part = mark.samples[: len(mark.samples) // 2]
+            other = {"batch": digest("half", part), "samples": digest("samples", part)}
+            half = mark.step == first
+            steps.append(
+                replace(
+                    mark,
+                    micro=1 if half else 2,
+                    samples=part if half else mark.samples,
+                    components={**mark.components, **(other if half else {})},
+                )
+            )
+        return replace(rank, steps=tuple(steps))
+
+    runs = tuple(changed(run, ranks=cut) for run in BASELINE.runs)
+    baseline = replace(BASELINE, runs=runs)
+    halved = with_last(PLAIN.trial([13]), ranks=lambda rank: cut(rank, first=1))
+    (finding,) = judge(halved, baseline).findings
+    assert finding.message.startswith(
+        "step 13, after the resume at step 12, was made of 1 micro-batch instead of 2; "
+    )
+    assert "counter" in finding.hint
+
+
 def test_a_fixed_order_is_not_drawn_from_a_lost_stream():
     program = Program(dropout_words=0, order="fixed")
     judgement = judge(
