@@ -180,6 +180,12 @@ def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
             " loader's iterator draws a seed): restore random streams last of all, after"
             " the iterator was made and the skipped batches were drawn"
         )
+        batch = mixup(view)
+        if batch is not None and batch.is_other_order and not batch.is_known:
+            hint += (
+                "; what the program makes as it goes and trains on (a replay memory)"
+                " belongs in the checkpoint too"
+            )
     words = _stream_words(view)(stream)
     reached = _reached(view, stream)
     return Finding(

@@ -152,6 +152,25 @@ def test_a_stream_that_was_moved_and_augments_the_same_samples_is_the_cause():
     assert names(judgement) == ["rng-disturbed"]
 
 
+def test_samples_that_the_run_never_had_may_be_of_a_memory_that_was_not_saved():
+    def made_anew(rank):
+        steps = []
+        for mark in rank.steps:
+            new = tuple(f"new {mark.step} {s}" for s in mark.samples)
+            other = {"batch": digest("new", new), "samples": digest("samples", new)}
+            components = {**mark.components, **other}
+            steps.append(replace(mark, samples=new, components=components))
+        return replace(rank, steps=tuple(steps))
+
+    program = Program(dropout_words=0, order="rng.python")
+    trial = program.trial([13], flaw=Flaw(disturbed={"rng.python": 49}))
+    known = judge(trial, program.baseline()).findings[0]
+    new = judge(with_last(trial, ranks=made_anew), program.baseline()).findings[0]
+    assert known.name == new.name == "rng-disturbed"
+    assert "replay memory" not in known.hint
+    assert "replay memory" in new.hint
+
+
 def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     program = Program(dropout_words=0, order="rng.generators")
     flaw = lost("rng.generators")
