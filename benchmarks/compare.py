@@ -204,6 +204,26 @@ def row_trainer(args):
     verdict_rate(args, "HF Trainer", TRAINER, ["ckpt"], max(1, args.plans // 5))
 
 
+def row_curve(args):
+    """Show that cost grows with the distinct states, not with the kill points."""
+    folder = fresh_folder(TOY)
+    try:
+        command = [sys.executable, "train.py", "--out", "ckpt"]
+        for plans in (10, 100, 1000):
+            report, cost = measured(
+                lambda c, n=plans: ours(c, folder, command, "--trials", str(n))
+            )
+            coverage = report["coverage"]
+            print(
+                f"curve: {plans} plans with {coverage['kill_points']} kill points,"
+                f" {coverage['skipped_as_equal']} from recorded runs, of which"
+                f" {coverage['spot_checked']} were run for real as well,"
+                f" {cost.cpu_s:.1f} CPU-s, {1000 * cost.cpu_s / plans:.0f} ms each"
+            )
+    finally:
+        shutil.rmtree(folder)
+
+
 def row_ranks(args):
     folder = fresh_folder(RANKS)
     try:
@@ -342,6 +362,7 @@ ROWS = {
     "first": row_first,
     "toy": row_toy,
     "trainer": row_trainer,
+    "curve": row_curve,
     "ranks": row_ranks,
     "states": row_states,
 }
