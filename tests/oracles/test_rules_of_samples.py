@@ -162,10 +162,9 @@ def test_samples_that_the_run_never_had_may_be_of_a_memory_that_was_not_saved():
             steps.append(replace(mark, samples=new, components=components))
         return replace(rank, steps=tuple(steps))
 
-    program = Program(dropout_words=0, order="rng.python")
-    trial = program.trial([13], flaw=Flaw(disturbed={"rng.python": 49}))
-    known = judge(trial, program.baseline()).findings[0]
-    new = judge(with_last(trial, ranks=made_anew), program.baseline()).findings[0]
+    trial = PLAIN.trial([13], flaw=Flaw(disturbed={"rng.torch": 49}))
+    known = judge(trial, BASELINE).findings[0]
+    new = judge(with_last(trial, ranks=made_anew), BASELINE).findings[0]
     assert known.name == new.name == "rng-disturbed"
     assert "replay memory" not in known.hint
     assert "replay memory" in new.hint
