@@ -120,7 +120,7 @@ def test_every_way_of_carrying_out_convicts_alike(tmp_path, monkeypatch, row):
             row.mutant,
             folder=folder,
             kill_at=["random"],
-            trials=6,
+            trials=3,
             seed=3,
             no_cache=True,
             **options,
