@@ -159,7 +159,9 @@ def test_samples_that_the_run_never_had_may_be_of_a_memory_that_was_not_saved():
             new = tuple(f"new {mark.step} {s}" for s in mark.samples)
             other = {"batch": digest("new", new), "samples": digest("samples", new)}
             components = {**mark.components, **other}
-            steps.append(replace(mark, samples=new, components=components))
+            steps.append(
+                replace(mark, samples=new, ids="rows", rows=None, components=components)
+            )
         return replace(rank, steps=tuple(steps))
 
     trial = PLAIN.trial([13], flaw=Flaw(disturbed={"rng.torch": 49}))
