@@ -195,6 +195,8 @@ class Request:
         """Whether the store did what it was asked, whatever the program was told."""
         if self.fault.endswith("-lost-complete"):
             return True
+        if self.status == 308:  # of Google Cloud: the part is in, more may come
+            return bool(self.part)
         return 200 <= self.status < 300 and not self.fault.endswith("-error-body")
 
 

@@ -70,6 +70,9 @@ def test_an_upload_in_parts_is_repeated_once_it_is_complete(store):
     assert one.waited_s() is not None
     assert send(place, "10-19/20").status_code == 200
     assert one.waited_s() is None
+    stored, _ = one.end_attempt()
+    accepted = {r.operation: r.is_accepted for r in stored.requests}
+    assert accepted["UploadChunk"]
 
 
 def test_a_lasting_fault_goes_with_the_machine_and_one_that_waits_stays(store):
