@@ -1,11 +1,13 @@
 """Ranks that fork from the test process: torch is imported once, a run takes 0.1 s."""
 
 import gc
+import http.server
 import os
 import pickle
 import signal
 import socket
 import sys
+import threading
 import traceback
 
 import pytest
@@ -220,3 +222,55 @@ def final():
         return state
 
     return read
+
+
+class Service:
+    """Answers as told: path -> (status, body, headers), or a function that says so."""
+
+    def __init__(self):
+        self.answers = {}
+        self.log = []
+
+    def reply(self, method, path, headers):
+        self.log.append((method, path, headers))
+        answer = self.answers.get(path, (404, "", {}))
+        return answer(method, headers) if callable(answer) else answer
+
+
+@pytest.fixture
+def service():
+    serving = Service()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            length = int(self.headers.get("Content-Length") or 0)
+            serving.body = self.rfile.read(length)
+            path = self.path.partition("?")[0]
+            serving.query = self.path.partition("?")[2]
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            answer = serving.reply(self.command, path, headers)
+            if answer is None:  # never an answer
+                self.close_connection = True
+                return
+            status, body, more = answer
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in more.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_PUT = do_POST = do_GET
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        serving.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield serving
+        finally:
+            server.shutdown()
+            thread.join()
