@@ -162,7 +162,7 @@ def writes_per_save(attempt: Attempt) -> int:
     """Return how many objects every save of an uninterrupted run puts into its store."""
     if attempt.stored is None:
         return 0
-    begun_s = _begins(attempt)
+    begun_s = _begins(attempt).values()
     counts = [
         sum(start <= at_s < end for at_s in _accepted(attempt.stored.requests))
         for start, end in pairwise([*begun_s, float("inf")])
@@ -179,8 +179,29 @@ def _is_under_way(save: SaveMark, attempt: Attempt, writes: int) -> bool:
     stored = attempt.stored
     if stored is None or attempt.ended is not Ended.RECLAIMED or unsaved(attempt):
         return False
-    since = [t for t in _accepted(stored.requests) if t >= save.begun_at_s]
-    return len(since) < writes
+    begun = _begins(attempt)
+    own = [begin for step, begin in begun.items() if step <= save.step]
+    accepted = _accepted(stored.requests)
+    since = sum(at_s >= own[-1] for at_s in accepted)
+    in_all = sum(at_s >= own[0] for at_s in accepted)
+    if since < writes or in_all < writes * len(own):
+        return True
+    # What is on its way in parts is of the newest save that had begun by then.
+    return any(
+        own[-1] == max((b for b in begun.values() if b <= at_s), default=None)
+        for at_s in _on_their_way(stored.requests)
+    )
+
+
+def _on_their_way(requests: Iterable[Request]) -> list[float]:
+    """Return when each upload in parts was begun that was not complete in the end."""
+    begun_s: dict[str, float] = {}
+    for request in requests:
+        if request.part:
+            begun_s.setdefault(request.path, request.at_s)
+        elif request.kind in WRITES and request.is_accepted:
+            begun_s.pop(request.path, None)
+    return list(begun_s.values())
 
 
 def unsaved(attempt: Attempt) -> list[Request]:
@@ -204,14 +225,14 @@ def _accepted(requests: Iterable[Request]) -> list[float]:
     ]
 
 
-def _begins(attempt: Attempt) -> list[float]:
-    """Return when each save of an attempt began, over all ranks."""
+def _begins(attempt: Attempt) -> dict[int, float]:
+    """Return when each save of an attempt began, over all ranks, by its step."""
     begun_s: dict[int, float] = {}
     for rank in attempt.trace.ranks.values():
         for save in rank.saves:
             earlier = begun_s.get(save.step, save.begun_at_s)
             begun_s[save.step] = min(earlier, save.begun_at_s)
-    return sorted(begun_s.values())
+    return dict(sorted(begun_s.items()))
 
 
 def _was_given_up(save: SaveMark, attempt: Attempt, at_s: float) -> bool:

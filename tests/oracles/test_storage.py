@@ -234,3 +234,21 @@ def test_an_upload_that_lags_behind_by_a_save_is_under_way(program):
     again = [replace(request, at_s=at_s) for request in again]
     one = replace(one, stored=replace(one.stored, requests=(*kept, *again)))
     assert judge(replace(trial, attempts=(one, two)), baseline).findings == ()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_sent_late_is_of_the_save_before(program, whole):
+    base = program.baseline()
+    baseline = replace(base, runs=storing_two(program, base.runs))
+    trial = program.trial([13], flaw=Flaw(older=1))
+    one, two = storing_two(program, trial.attempts)
+    at_s = one.trace.ranks[0].saves[-1].begun_at_s
+    requests = list(one.stored.requests)
+    if (
+        not whole
+    ):  # the last two that came are of the save before, and then it was killed
+        late = [replace(request, at_s=at_s + 0.001) for request in requests[-4:-2]]
+        requests = [*requests[:-4], *late, replace(part("1"), at_s=at_s + 0.002)]
+    one = replace(one, stored=replace(one.stored, requests=tuple(requests)))
+    found = judge(replace(trial, attempts=(one, two)), baseline).findings
+    assert names(found) == (["stale-resume"] if whole else [])
