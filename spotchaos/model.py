@@ -220,6 +220,8 @@ class Left:
     files: tuple[tuple[str, int], ...] = ()  # in the folder, named as temporary or lock
     temporary: tuple[tuple[str, int], ...] = ()  # in TMPDIR
     memory: tuple[tuple[str, int], ...] = ()  # shared memory
+    # Not a size but a number: at which port a process that lived on still listened.
+    ports: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

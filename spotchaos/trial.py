@@ -246,7 +246,7 @@ def run_attempt(
     for fault, rule in faults:
         if rule is None:
             struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
-    attempt = replace(attempt, left=left_in(view))
+    attempt = replace(attempt, left=replace(left_in(view), ports=running.ports))
     if store is not None:
         stored, by_store = store.end_attempt()
         attempt = replace(attempt, stored=stored)

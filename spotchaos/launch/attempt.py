@@ -81,6 +81,7 @@ class RunningAttempt:
         self.wall_s = 0.0
         self.cpu_s = 0.0
         self.survivors: tuple[str, ...] = ()
+        self.ports: tuple[tuple[str, int], ...] = ()  # at which survivors listen
         self.readonly: tuple[str, ...] = ()  # mounts that could not be made private
         self._own_listeners: list[socket.socket] = []  # in the machine's own network
         self._clock = clock
@@ -213,6 +214,12 @@ class RunningAttempt:
             self.survivors = tuple(
                 f"pid {pid}: {' '.join(argv) or '(no command line)'}"
                 for pid, argv in report["survivors"]
+            )
+            said = dict(report["survivors"])
+            self.ports = tuple(
+                (" ".join(said[pid]), port)
+                for pid, ports in report["ports"]
+                for port in ports
             )
             if self.exit_code is not None:
                 self._events.append(Exited(self.exit_code))

@@ -5,7 +5,7 @@ loads this file by its path.
 """
 
 # Paths here are handed to system calls as they are.
-# ruff: noqa: PTH123, PTH208
+# ruff: noqa: PTH115, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -120,6 +120,29 @@ def argv_of(pid: int) -> list[str]:
             return [a.decode("utf-8", "replace") for a in file.read().split(b"\0")[:-1]]
     except OSError:
         return []
+
+
+def ports_of(pid: int) -> list[int]:
+    """Return the TCP ports at which a process listens; empty if it is gone.
+
+    Source: the Linux kernel's Documentation/networking/proc_net_tcp.rst; 0A is LISTEN.
+    """
+    inodes = set()
+    found = set()
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:["):
+                inodes.add(target[len("socket:[") : -1])
+        for table in ("tcp", "tcp6"):
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+                for line in file.readlines()[1:]:
+                    fields = line.split()
+                    if fields[3] == "0A" and fields[9] in inodes:
+                        found.add(int(fields[1].rpartition(":")[2], 16))
+    except OSError:  # it has ended, or there is no IPv6
+        pass
+    return sorted(found)
 
 
 def wake_on_sigchld() -> int:

@@ -324,7 +324,10 @@ def _serve(
                 reported = True
                 _tell(
                     spec,
-                    {"survivors": [[pid, children.argv_of(pid)] for pid in living]},
+                    {
+                        "survivors": [[pid, children.argv_of(pid)] for pid in living],
+                        "ports": [[pid, children.ports_of(pid)] for pid in living],
+                    },
                 )
 
 

@@ -16,11 +16,13 @@ from spotchaos.oracles.words import listed
 # In TMPDIR only what fills a disk counts: caches and sockets of libraries lie there.
 LARGE_BYTES = 1 << 20
 _RANDOM = re.compile(r"\d+|(?<=tmp)[a-z0-9_]{6,}|(?<=[._-])[A-Za-z0-9_]{6,}(?=$|\.)")
+# Linux chooses ports from here on (net.ipv4.ip_local_port_range).
+FIRST_CHOSEN_PORT = 32768
 _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
 
 
 def judge_leavings(case: Case) -> Iterator[Finding]:
-    """Name files, memory and uploads that nobody will ever remove."""
+    """Name files, memory, ports and uploads that nobody will ever give up."""
     last = case.last
     alone = case.baseline.first
     if case.is_finished and last.attempt.trace.completed:
@@ -28,6 +30,7 @@ def judge_leavings(case: Case) -> Iterator[Finding]:
         yield from _uploads(last, alone)
     for link in case.links:
         yield from _of_a_machine(case, link, alone)
+        yield from _ports(link, alone)
 
 
 def _files(case: Case, last: Link, alone: Attempt) -> Iterator[Finding]:
@@ -100,6 +103,32 @@ def _of_a_machine(case: Case, link: Link, alone: Attempt) -> Iterator[Finding]:
                 "unlink shared memory and temporary files on the way out of a signal as"
                 " well: with try and finally, or atexit, and not os._exit",
             )
+
+
+def _ports(link: Link, alone: Attempt) -> Iterator[Finding]:
+    """Name ports that a process keeps which outlived its attempt.
+
+    One that the system chose is in nobody's way; one of a fixed number is in that of the
+    next start on the same machine.
+    """
+    left, usual = link.attempt.left, alone.left
+    if left is None or usual is None or link.attempt.ended not in _BY_ITSELF:
+        return
+    known = {port for _, port in usual.ports}
+    found = [
+        (who, port)
+        for who, port in left.ports
+        if port not in known and port < FIRST_CHOSEN_PORT
+    ]
+    if found:
+        who, port = found[0]
+        yield _finding(
+            link,
+            f"port {port} is still taken, by {who!r}, which lives on: a start on the same"
+            " machine cannot listen there",
+            "close listening sockets and end who holds them on the way out of a signal as"
+            " well, or let the system choose the port (port 0)",
+        )
 
 
 def _of(left: Left, kind: str) -> Sequence[tuple[str, int]]:

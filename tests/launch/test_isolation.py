@@ -282,6 +282,30 @@ def test_a_daemon_dies_with_its_attempt(start, folder):
 
 
 @everywhere
+def test_the_port_that_a_survivor_keeps_is_seen(start):
+    attempt = start(
+        """
+        import os, socket, time
+        listener = socket.create_server(("127.0.0.1", 0))
+        gone = socket.create_server(("127.0.0.1", 0))
+        socket.create_connection(gone.getsockname()).close()
+        gone.close()
+        print(listener.getsockname()[1], flush=True)
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        while True:
+            time.sleep(1)
+        """
+    )
+    assert attempt.wait(BOUND_S) == Exited(0)
+    (listening,) = attempt.ports
+    assert "create_server" in listening[0]
+    assert listening[1] == int(attempt.output_tail)
+    attempt.reclaim()
+
+
+@everywhere
 def test_workers_in_sessions_of_their_own_die_with_a_reclaim(start):
     attempt = start(
         """

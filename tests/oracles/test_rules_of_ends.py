@@ -110,3 +110,17 @@ def test_an_upload_that_nobody_aborts_is_left_over():
     assert finding.name == "leftovers"
     assert "bucket/step-12.pt" in finding.message
     assert said(stored, empty, usual=empty) == ()
+
+
+def test_a_fixed_port_that_a_survivor_keeps_is_left_over():
+    def listening(port):
+        return {"left": Left(ports=(("python monitor.py", port),))}
+
+    given = {"ended": Ended.EXITED, "exit_code": 143, "signal": "TERM"}
+    (finding,) = said({**given, **listening(6006)}, usual=NOTHING)
+    assert finding.name == "leftovers"
+    assert "port 6006 is still taken, by 'python monitor.py'" in finding.message
+    chosen_by_the_system = {**given, **listening(40123)}
+    assert said(chosen_by_the_system, usual=NOTHING) == ()
+    assert said({**given, **listening(6006)}, usual=listening(6006)) == ()
+    assert said(listening(6006), usual=NOTHING) == ()  # a reclaim takes it as well
