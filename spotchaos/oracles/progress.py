@@ -289,6 +289,8 @@ def _count(case: Case) -> Iterator[Finding]:
         reached = [link.joined or 0, *(save.step for save in link.saved)]
         if max(reached) >= case.horizon:
             return
+        if not link.saved and link.previous_end >= case.horizon:
+            return  # it saves where nobody saw it, and had come to the end
         end = link.newest or 0
         said = f"attempt {link.number} ended with status 0 and trained nothing"
     elif link.joined is not None and link.end != case.horizon:

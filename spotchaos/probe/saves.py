@@ -144,6 +144,8 @@ class Saves:
                     del paths[path]
                     paths[new + path[len(old) :]] = None
                     known = True
+        if known:
+            self._tell_at_once()
         if known or not matters(new) or is_log(new):
             return
         if not self.is_open and not self.is_nested():
@@ -186,6 +188,14 @@ class Saves:
         self.leave()
         with self._lock:
             self._writers -= 1
+        self._tell_at_once()
+
+    @shield
+    def _tell_at_once(self) -> None:
+        """Name what was written by a child that only saves: it may end without a word."""
+        if SESSION.is_child and self.is_open and not SESSION.steps:
+            paths = [shown(path) for path in self._paths]
+            SESSION.mark("saved", n=self.number, paths=paths, late=True)
 
     def enter(self) -> int:
         """Note that a writer or reader runs in this thread; return how deep it is."""

@@ -42,6 +42,7 @@ class Session:
         self.harness = Harness(None)
         self.counts: dict[str, int] = dict.fromkeys(PROBE_SITES, 0)
         self.steps = 0
+        self.is_child = False  # forked from a process of the program's own
         self.troubles = 0
         self.torch: dict[str, Any] = {}  # its mark, kept while the process is quiet
         self.at_promotion: list[Callable[[], None]] = []
@@ -59,6 +60,7 @@ class Session:
         self.harness = Harness(self.orders["socket"])
         self._kill = parsed_kill(self.orders["kill"])
         self.role = role_of(command_line())
+        self.is_child = False
         self.say_hello()
         return True
 
@@ -181,6 +183,7 @@ class Session:
             self.role = "quiet"
         self.counts = dict.fromkeys(PROBE_SITES, 0)
         self.steps = 0
+        self.is_child = True
         self._hello = None
 
 

@@ -73,8 +73,10 @@ def watch() -> None:
 
 
 def _is_beside() -> bool:
-    """Tell whether another thread than the one that trains asks."""
-    return TRAINING.thread not in (None, threading.get_ident())
+    """Tell whether another thread or a child of the one that trains asks."""
+    if TRAINING.thread is None:
+        return SESSION.is_child
+    return TRAINING.thread != threading.get_ident()
 
 
 def _write_saved_state(number: int) -> None:

@@ -50,6 +50,8 @@ def read_attempt(folder: Path) -> AttemptTrace:
         rival = chosen.get(process.rank)
         if rival is None or process.claim > rival.claim:
             chosen[process.rank] = process
+    for process in chosen.values():
+        process.adopt(mains)
     sizes = [p.world_size for p in chosen.values() if p.world_size]
     return AttemptTrace(
         ranks={rank: chosen[rank].finished() for rank in sorted(chosen)},
@@ -125,6 +127,19 @@ class _Process:
             # Of two that did nothing, the first started is the program itself.
             -float(self.hello.get("t") or 0.0),
         )
+
+    def adopt(self, others: Iterable[_Process]) -> None:
+        """Take over the saves of children that only save, as a thread's would be."""
+        for other in others:
+            is_child = other.hello.get("ppid") == self.hello.get("pid")
+            if other is self or other.has_trained or not is_child:
+                continue
+            for group in other.saves:
+                marks = self.steps.values()
+                group.step = sum(mark.t_s <= group.begun_at_s for mark in marks)
+                group.is_beside = True
+                self.saves.append(group)
+        self.saves.sort(key=lambda group: group.begun_at_s)
 
     def finished(self) -> RankTrace:
         """Return the frozen record."""

@@ -199,6 +199,17 @@ def test_a_resume_that_trains_nothing_and_says_it_is_done_is_not():
     assert names(judge(trial_of(first(), done), BASELINE)) == ["step-count-wrong"]
 
 
+def test_what_is_saved_unseen_may_have_nothing_left_to_train():
+    done = never_trained(ended=Ended.FINISHED, exit_code=0)
+    cut = PLAIN.trial([24]).attempts[0]
+    unseen = changed(cut, ranks=lambda rank: replace(rank, saves=()))
+    assert names(judge(trial_of(unseen, done), BASELINE)) == []
+    early = changed(
+        PLAIN.trial([23]).attempts[0], ranks=lambda rank: replace(rank, saves=())
+    )
+    assert names(judge(trial_of(early, done), BASELINE)) == ["step-count-wrong"]
+
+
 def test_one_pattern_stands_for_all_steps_and_temporary_names():
     assert pattern_of("out/ckpt-12/model.pt") == pattern_of("./out/ckpt-4/model.pt.tmp")
     assert pattern_of("out/template.pt") == "out/template.pt"

@@ -33,7 +33,7 @@ def child(job):
     SESSION.record = Record(SESSION.orders["trace"])
     SESSION.harness = Harness(SESSION.orders["socket"])
     SESSION._kill = parsed_kill(SESSION.orders["kill"])
-    SESSION.role = "main"
+    SESSION.role, SESSION.is_child = "main", False
     SESSION.say_hello()
     sys.argv = [job["script"], *job["argv"]]
     names = sys.modules["__main__"].__dict__

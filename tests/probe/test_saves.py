@@ -1,5 +1,7 @@
 """Saves and loads: what counts as one, and under which names (rules.md 3)."""
 
+from spotchaos.trace.reading import read_attempt
+
 HEAD = """
 import json, os, pickle, torch, numpy
 torch.manual_seed(0)
@@ -245,3 +247,24 @@ train(); go.set(); future.result(); train(); torch.save(1, "next.pt")
     )
     assert saves(ran) == [(1, 1), (2, 3)]
     assert "step1/.metadata" in {p for ps in paths(ran) for p in ps}
+
+
+def test_a_forked_child_that_only_saves_is_heard_before_it_ends(quick):
+    ran = quick(
+        HEAD
+        + """
+train()
+if os.fork() == 0:
+    torch.save({"model": net.state_dict()}, "a.pt.tmp")
+    os.replace("a.pt.tmp", "a.pt")
+    os._exit(0)
+os.wait()
+train()
+"""
+    )
+    assert saves(ran) == []  # of the process that trains
+    [trace] = read_attempt(ran.trace).ranks.values()
+    [save] = trace.saves
+    assert (save.is_beside, save.holds, save.step) == (True, 1, 1)
+    assert "a.pt" in save.paths
+    assert save.ended_at_s is not None
