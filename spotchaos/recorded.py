@@ -95,6 +95,55 @@ def recorded_attempt(
     return attempt, logs[0] if logs and logs[0].complete else None
 
 
+def recorded_of(
+    attempt: Attempt,
+    log: oplog.OpLog,
+    start_folder: Path,
+    *,
+    began_in: Layout | None = None,
+    own: frozenset[str] | None = None,
+    earlier: tuple[Attempt, ...] = (),
+    plan: str = "",
+) -> Recorded:
+    """Return a recorded run, from the attempt and its log.
+
+    Args:
+        attempt: the run.
+        log: with the bytes of its file ops.
+        start_folder: where the files of before it still lie, as paths of the log.
+        began_in: the crash state from which it resumed; all of it stays in its states.
+            None: what no op concerns is in every state, neither put into a view nor
+            hidden.
+        own: what lay in the user's own folder; None: what the log says.
+        earlier: attempts before it.
+        plan: the kills that led there.
+    """
+    # What was only read is not of the state: no other state has it either.
+    log = replace(log, ops=tuple(op for op in log.ops if op.kind != "question"))
+    log = without_untouched(log, () if began_in is None else began_in.things)
+    if own is None:
+        own = frozenset(entry.path for entry in log.start if entry.path)
+    history = History(log, start_folder=start_folder)
+    began_s = float(log.header.get("began_s", 0.0))
+    return Recorded(attempt, history, began_s, own, earlier, plan)
+
+
+def linked_start(stage: Stage, name: str, out: Path | None = None) -> Path:
+    """Return a folder that leads to the watched ones as they were before a run.
+
+    Args:
+        stage: whose program folder is watched.
+        name: of the folder, among our own.
+        out: the folder of output; None: it was empty, and nothing in it is asked for.
+    """
+    folder = stage.workspace.scratch / name
+    folder.mkdir(exist_ok=True)
+    for root, target in (("0", stage.program.folder), ("1", out)):
+        if target is not None and not (folder / root).is_symlink():
+            (folder / root).symlink_to(target)
+    return folder
+
+
 def with_own_data(log: oplog.OpLog, stage: Stage, view: View) -> oplog.OpLog:
     """Return a log whose bytes outlive the view in which it was made."""
     if log.data is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from pathlib import Path
 
 from spotchaos.announced import announced_run, not_announced
 from spotchaos.baseline import Groundwork
@@ -15,15 +14,15 @@ from spotchaos.launch.strace import strace_available
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended
 from spotchaos.persistence import oplog
-from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.plan import KillPoint
 from spotchaos.recorded import (
     Recorded,
+    linked_start,
     put,
     recorded_attempt,
+    recorded_of,
     with_own_data,
-    without_untouched,
 )
 from spotchaos.resuming import Starter
 from spotchaos.stage import Stage
@@ -130,21 +129,7 @@ class Recorder:
                 f"the recorded run ended with status {attempt.exit_code}",
                 hint="run it under `spotchaos run --kill-at file-op:1` to see why",
             )
-        log = without_untouched(log)
-        history = History(log, start_folder=self._start_folder())
-        own = frozenset(entry.path for entry in log.start if entry.path)
-        return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
-
-    def _start_folder(self) -> Path:
-        """Return a folder that leads to the watched one as it was before the run.
-
-        That of output was empty, so that nothing in it is ever asked for.
-        """
-        folder = self._ground.stage.workspace.scratch / "start"
-        folder.mkdir(exist_ok=True)
-        if not (folder / "0").is_symlink():
-            (folder / "0").symlink_to(self._ground.stage.program.folder)
-        return folder
+        return recorded_of(attempt, log, linked_start(self._ground.stage, "start"))
 
     def resume(self, base: Case, number: int) -> Recorded:
         """Record a resume from a crash state."""
@@ -161,14 +146,14 @@ class Recorder:
                 view.close()
 
         attempt, log = self._starter.carry_out(run)
-        log = without_untouched(log, base.state.layout.things)
-        return Recorded(
+        return recorded_of(
             attempt,
-            History(log, start_folder=folder),
-            float(log.header.get("began_s", 0.0)),
-            base.record.own,
-            before,
-            base.record.plan_of(base.state.token) or "",
+            log,
+            folder,
+            began_in=base.state.layout,
+            own=base.record.own,
+            earlier=before,
+            plan=base.record.plan_of(base.state.token) or "",
         )
 
 

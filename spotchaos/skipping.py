@@ -24,7 +24,7 @@ from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended, RankTrace, Trial
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import build
-from spotchaos.persistence.history import History, Layout
+from spotchaos.persistence.history import Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.readset import Memo, Question, asked_by
 from spotchaos.persistence.tokens import StateToken
@@ -32,9 +32,10 @@ from spotchaos.plan import KillPoint, Plan
 from spotchaos.recorded import (
     Recorded,
     cut_attempt,
+    linked_start,
     put,
     recorded_attempt,
-    without_untouched,
+    recorded_of,
 )
 from spotchaos.settings import Settings
 from spotchaos.trial import command_after, main_rank, run_attempt
@@ -183,12 +184,8 @@ class Skipper:
             return Ran(attempt, None), asked
         folder = stage.workspace.scratch / f"start-of-{view.name}"
         writer.write(layout, folder)
-        # What was only read is not of the state: no other state has it either.
-        log = replace(log, ops=tuple(op for op in log.ops if op.kind != "question"))
-        log = without_untouched(log, layout.things)
-        history = History(log, start_folder=folder)
-        began_s = float(log.header.get("began_s", 0.0))
-        return Ran(attempt, Recorded(attempt, history, began_s, record.own)), asked
+        recorded = recorded_of(attempt, log, folder, began_in=layout, own=record.own)
+        return Ran(attempt, recorded), asked
 
     def _claim(self, size: int) -> bool:
         """Tell whether a recording of about so many bytes may be kept as well."""
@@ -363,16 +360,8 @@ def _recorded(ground: Groundwork, view: View) -> Recorded | None:
         return None
     if not shows_all(log, attempt) or set(_elsewhere(view)) - before:
         return None
-    folder = stage.workspace.scratch / "start-of-recorded"
-    folder.mkdir(exist_ok=True)
-    for name, target in (("0", stage.program.folder), ("1", view.out)):
-        if not (folder / name).is_symlink():
-            (folder / name).symlink_to(target)
-    # What no op concerns is in every state: it is neither put into a view nor hidden.
-    log = without_untouched(log)
-    history = History(log, start_folder=folder)
-    own = frozenset(entry.path for entry in log.start if entry.path)
-    return Recorded(attempt, history, float(log.header.get("began_s", 0.0)), own)
+    folder = linked_start(stage, "start-of-recorded", out=view.out)
+    return recorded_of(attempt, log, folder)
 
 
 def shows_all(log: oplog.OpLog, attempt: Attempt) -> bool:
