@@ -2,7 +2,9 @@
 
 import errno
 import os
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +36,52 @@ def decide(program, machine, number, *args):
                 at += yes if value >= k else no
             case 0x45:
                 at += yes if value & k else no
+
+
+HEADERS = Path("/usr/include")
+# Where the kernel's own headers give each machine's numbers; the generic ones are those
+# of aarch64, under names of their own where 32-bit machines have two of a call.
+NUMBERS_OF = {
+    "x86_64": HEADERS / "x86_64-linux-gnu/asm/unistd_64.h",
+    "aarch64": HEADERS / "asm-generic/unistd.h",
+}
+ALIASES = {"newfstatat": "fstatat"}
+# aarch64 has only the calls that take a folder's descriptor.
+OLD = {
+    "open",
+    "creat",
+    "rename",
+    "link",
+    "symlink",
+    "unlink",
+    "rmdir",
+    "mkdir",
+    "mknod",
+}
+OLD |= {"stat", "lstat", "access", "readlink"}
+
+
+def kernels_numbers(machine):
+    text = NUMBERS_OF[machine].read_text()
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", text)
+    return {name: int(number) for name, number in found}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_the_numbers_are_those_of_the_kernels_headers(machine):
+    if not NUMBERS_OF[machine].exists():
+        pytest.skip("no headers of the kernel (linux-libc-dev)")
+    theirs = kernels_numbers(machine)
+    known = {
+        name: theirs.get(name, theirs.get(ALIASES.get(name, name)))
+        for name in numbers(machine)
+    }
+    assert known == numbers(machine)
+
+
+def test_both_machines_know_the_same_calls():
+    assert numbers("x86_64").keys() - numbers("aarch64").keys() == OLD
+    assert numbers("aarch64").keys() <= numbers("x86_64").keys()
 
 
 CASES = [
