@@ -157,6 +157,8 @@ def difference(
         its = _described(history, theirs, path)
         if mine != its:
             lines.append(f"{path.partition('/')[2]}: {mine} (works with: {its})")
+    if len(lines) == 1:
+        return [f"the same as {near.token} leaves, at which less had been saved"]
     return lines[:MOST_DIFFERENCES]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spotchaos.crash_classes import Case, Result
+from spotchaos.crash_classes import Case, Result, difference
 from spotchaos.culprits import before_failures, trace_back
 from spotchaos.model import (
     Attempt,
@@ -130,3 +130,17 @@ def test_where_the_beginning_was_not_resumed_the_state_before_is_asked_for():
     assert case.state.token.number == 3
     assert before_failures(*resumed(record, {4, 5}, [3, 4, *points])) == []
     assert set(blamed(record, {4, 5}, [3, 4, *points])) == {4, 5}
+
+
+def test_a_state_is_shown_against_one_that_works():
+    synced = {"kind": "fsync", "path": "0/step5.pt", "node": 20}
+    record = recorded(NEW, FILLED, synced)
+    cases, results = resumed(record, {3}, (2, 3))
+    assert difference(cases, results, 1) == [
+        "against K@2, which works:",
+        "step5.pt: 5 bytes (025d42) (works with: 0 bytes (99aa06))",
+    ]
+    cases, results = resumed(record, {4}, (3, 4))
+    assert difference(cases, results, 1) == [
+        "the same as K@3 leaves, at which less had been saved"
+    ]
