@@ -161,19 +161,20 @@ class ProgramStore:
         None: no write of this attempt was refused and never repeated with success. Of an
         object in parts that is when it is complete.
         """
-        pending: dict[str, float] = {}
+        pending: dict[tuple[str, str], float] = {}
         for entry in self._store.layer.log[self._seen :]:
-            if entry.kind not in (Kind.WRITE, Kind.COMMIT):
-                continue
-            path = f"{entry.bucket}/{entry.key}"
-            if not _request(entry).is_accepted:
-                pending[path] = entry.at_s
-            elif not entry.part:
-                pending.pop(path, None)
-            elif path in pending:  # it is on its way again
-                pending[path] = entry.at_s
+            where = (entry.bucket, entry.key)
+            if entry.kind in (Kind.WRITE, Kind.COMMIT):
+                if not _request(entry).is_accepted:
+                    pending[where] = entry.at_s
+                elif not entry.part:
+                    pending.pop(where, None)
+            if where in pending:  # whatever is asked about it: it is being repeated
+                pending[where] = entry.at_s
         if not pending:
             return None
+        if any(self._store.layer.is_busy(*where) for where in pending):
+            return 0.0
         return self._clock.monotonic() - max(pending.values())
 
     def end_attempt(self) -> tuple[Stored, list[Struck]]:

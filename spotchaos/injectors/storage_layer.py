@@ -96,6 +96,8 @@ class StorageLayer:
         self._entries: deque[Entry] = deque(maxlen=LONGEST_LOG)
         self._count = 0
         self._done: Counter[tuple[Kind, str]] = Counter()  # kind and name
+        # (bucket, key) of what is being answered.
+        self._busy: Counter[tuple[str, str]] = Counter()
         # (bucket, key) -> when it was last written, on the monotonic clock.
         self._written_s: dict[tuple[str, str], float] = {}
 
@@ -143,6 +145,11 @@ class StorageLayer:
                 if fault.can_strike(Operation(name=name, kind=kind))
             )
 
+    def is_busy(self, bucket: str, key: str) -> bool:
+        """Tell whether a request about an object has come and is not answered yet."""
+        with self._lock:
+            return self._busy[bucket, key] > 0
+
     def reset(self) -> None:
         """Disarm every fault, empty the log and the store."""
         with self._lock:
@@ -172,6 +179,7 @@ class StorageLayer:
         struck = ""
         with self._lock:
             self._done[operation.kind, operation.name] += 1
+            self._busy[operation.bucket, operation.key] += 1
             for armed in self._armed:
                 if armed.fault.can_strike(operation):
                     armed.seen += 1
@@ -288,6 +296,7 @@ class StorageLayer:
         length = environ.get("CONTENT_LENGTH") or ""
         with self._lock:
             self._count += 1
+            self._busy[operation.bucket, operation.key] -= 1
             if operation.kind in {Kind.WRITE, Kind.COMMIT}:
                 written = (operation.bucket, operation.key)
                 self._written_s[written] = self._clock.monotonic()

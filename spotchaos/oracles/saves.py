@@ -37,6 +37,8 @@ def pattern_of(path: str) -> str:
 
 # Kinds of requests that put an object into a store.
 WRITES = frozenset({"write", "commit"})
+# With these an upload in parts begins, or begins again.
+BEGINS = frozenset({"CreateMultipartUpload", "StartUpload"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,7 @@ def _on_their_way(requests: Iterable[Request]) -> list[float]:
     """Return when each upload in parts was begun that was not complete in the end."""
     begun_s: dict[str, float] = {}
     for request in requests:
-        if request.part:
+        if request.part or request.operation in BEGINS:
             begun_s.setdefault(request.path, request.at_s)
         elif request.kind in WRITES and request.is_accepted:
             begun_s.pop(request.path, None)
@@ -215,6 +217,8 @@ def unsaved(attempt: Attempt) -> list[Request]:
     for request in attempt.stored.requests:
         if request.kind in WRITES:
             last[request.path] = request
+        elif request.operation in BEGINS:
+            last.pop(request.path, None)
     return [r for r in last.values() if not r.is_accepted and r.fault]
 
 

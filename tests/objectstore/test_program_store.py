@@ -66,6 +66,7 @@ def test_an_upload_in_parts_is_repeated_once_it_is_complete(store):
     send(begin(), "0-9/10")
     assert one.waited_s() is not None
     place = begin()
+    assert one.waited_s() is not None
     assert send(place, "0-9/*").status_code == 308
     assert one.waited_s() is not None
     assert send(place, "10-19/20").status_code == 200

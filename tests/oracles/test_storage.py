@@ -229,7 +229,8 @@ def test_an_upload_that_lags_behind_by_a_save_is_under_way(program):
     one, two = storing_two(program, trial.attempts)
     # Of the last two saves the store has a part of the first, sent for the second time.
     kept = one.stored.requests[: len(one.stored.requests) - 4]
-    again = [part("1"), replace(COMPLETE, fault="s3-error-body"), part("1")]
+    begun = replace(COMPLETE, operation="CreateMultipartUpload", kind="object")
+    again = [part("1"), replace(COMPLETE, fault="s3-error-body"), begun]
     at_s = one.trace.ranks[0].saves[-1].begun_at_s
     again = [replace(request, at_s=at_s) for request in again]
     one = replace(one, stored=replace(one.stored, requests=(*kept, *again)))
