@@ -147,6 +147,16 @@ def _finding(
             " please report the latter",
         )
     if _is_vacuous(first):
+        if not _is_trained_by_torch(first):
+            return Finding(
+                "vacuous",
+                f"no weight that can be seen from outside changes in"
+                f" {first.trace.completed} steps, and neither an optimizer's step nor a"
+                " backward was seen",
+                hint="a program that computes new weights into tensors of its own"
+                " (torch.func, JAX's manner) cannot be judged; one that copies them into"
+                " its module's parameters after each step can",
+            )
         return Finding(
             "vacuous",
             f"the weights never change in {first.trace.completed} steps, so that every"
@@ -154,6 +164,16 @@ def _finding(
             hint="is the loss connected to the weights, and the learning rate above 0?",
         )
     return None
+
+
+def _is_trained_by_torch(run: Attempt) -> bool:
+    """Tell whether an optimizer or a backward was seen at all."""
+    return any(
+        not rank.counted
+        or rank.counted.get("optimizer")
+        or rank.counted.get("backward")
+        for rank in run.trace.ranks.values()
+    )
 
 
 def _is_vacuous(run: Attempt) -> bool:

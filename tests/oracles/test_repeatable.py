@@ -162,6 +162,20 @@ def test_a_program_whose_weights_never_change_is_vacuous():
     attempt = run(Program(warmup=99, horizon=6))
     facts = judge_baselines((attempt, attempt))
     assert facts.finding.name == "vacuous"
+    assert "is the loss connected" in facts.finding.hint
+
+
+def test_weights_that_nobody_can_see_are_said_to_be_that():
+    attempt = run(Program(warmup=99, horizon=6))
+    counted = {"optimizer": 0, "backward": 0, "batch": 6}
+    ranks = {
+        number: replace(rank, counted=counted)
+        for number, rank in attempt.trace.ranks.items()
+    }
+    attempt = replace(attempt, trace=replace(attempt.trace, ranks=ranks))
+    finding = judge_baselines((attempt, attempt)).finding
+    assert finding.name == "vacuous"
+    assert "tensors of its own" in finding.hint
 
 
 def test_weights_that_change_once_are_not_vacuous():
