@@ -44,7 +44,7 @@ SITE_MEANINGS = {
     "rename": "a rename",
     "unlink": "a file is deleted",
     "fsync": "a file or folder is synced",
-    "upload-part": "a part of an upload reaches the object store",
+    "upload-part": "an object or a part of one is about to be put into the object store, or an upload in parts to be completed; counted over all ranks",
     "finish": "the program has trained to its end",
 }
 

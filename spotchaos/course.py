@@ -11,6 +11,7 @@ from functools import partial
 
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
+from spotchaos.injectors.storage_layer import Hold
 from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.launch.attempt import Exited, Halted, RunningAttempt
 from spotchaos.launch.workspace import View
@@ -18,6 +19,7 @@ from spotchaos.model import Ended, NoticePlayed
 from spotchaos.plan import KillPoint
 from spotchaos.providers.notice import Follows, Notice
 from spotchaos.settings import Settings
+from spotchaos.trace.format import STORE_SITES
 
 # How long other ranks may take to reach their own kill point, or to block, once the
 # first has halted. Collectives time out after minutes, a step takes far less.
@@ -82,17 +84,40 @@ class Course:
         self.trouble: str | None = None
         self.stuck = False
         self._hung = False
+        self._upload: Hold | None = None  # held before the store
 
     def follow(self) -> None:
         """Return when the attempt has ended, by itself or by us."""
         if self._point is not None and self._point.after_s is not None:
             self._follow_clock(self._point.after_s)
             return
+        if self._point is not None and self._point.site in STORE_SITES:
+            self._follow_store(self._point)
+            return
         event = self._wait(self._remaining_s())
         if isinstance(event, Halted):
             self._fire(event)
         elif event is None:
             self._hang()
+
+    def _follow_store(self, point: KillPoint) -> None:
+        """Strike while a request waits before the store."""
+        self._upload = self._surroundings.hold_upload(point.occurrence)
+        while self._upload is not None and not self._upload.is_reached:
+            event = self._wait(min(LOOK_S, self._remaining_s()))
+            if isinstance(event, Exited):
+                return
+            if self._remaining_s() <= 0:
+                self._hang()
+                return
+        if self._upload is None:
+            self.trouble = "there is no object store whose uploads could be counted"
+            self._reclaim()
+            return
+        self.landed = str(point)
+        if self._settings.halt == "freeze":
+            self._running.freeze()
+        self._strike()
 
     def _follow_clock(self, after_s: float) -> None:
         event = self._wait(after_s)
@@ -229,6 +254,8 @@ class Course:
 
     def _let_go(self) -> None:
         """Let everybody go on, up to the end of a grace window that counts in steps."""
+        if self._upload is not None:
+            self._upload.release(goes_on=True)
         self._running.thaw()
         if self._counts_in_steps:
             steps = self._settings.grace_steps or 0

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotchaos.errors import PlanError, closest
-from spotchaos.trace.format import FILE_SITES, SITES
+from spotchaos.trace.format import FILE_SITES, SITES, STORE_SITES
 
 # Words that name many plans instead of one.
 MANY = ("random", "edges", "every-step", "every-file-op")
@@ -102,6 +102,11 @@ class KillPoint:
             raise PlanError(
                 f"kill point {text!r} counts {name} over all processes",
                 hint=f"only file sites are: write {name}:{found['n']}@0 for rank 0",
+            )
+        if found["rank"] and name in STORE_SITES:
+            raise PlanError(
+                f"kill point {text!r} names a rank, which a store cannot tell",
+                hint=f"write {name}:{found['n']}, counted over all ranks",
             )
         rank = int(found["rank"]) if found["rank"] and not over_all else None
         return cls(

@@ -27,7 +27,7 @@ from spotchaos.injectors.storage_faults import (
     Operation,
     StorageFault,
 )
-from spotchaos.injectors.storage_layer import Entry
+from spotchaos.injectors.storage_layer import Entry, Hold
 from spotchaos.model import Attempt, Request, SaveMark, Stored, Struck
 from spotchaos.providers.loopback import LoopbackServer
 
@@ -154,6 +154,10 @@ class ProgramStore:
     def serve(self, listener: socket.socket) -> LoopbackServer:
         """Answer on a socket of the attempt, until what is returned is stopped."""
         return self._store.serve_on(listener)
+
+    def hold(self, number: int) -> Hold:
+        """Stop the `number`th request of this attempt that puts something into it."""
+        return self._store.layer.hold(number)
 
     def waited_s(self) -> float | None:
         """Return for how long nobody has repeated a write that was refused, in seconds.

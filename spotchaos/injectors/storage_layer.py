@@ -59,6 +59,42 @@ class Entry:
         return f"{self.at:%H:%M:%S.%f} {self.operation} {where} {status}{fault}"
 
 
+class Hold:
+    """Stops the Nth request that would put something into the store, before it is read.
+
+    Requests count from when it is made, over all clients.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self._reached = threading.Event()
+        self._released = threading.Event()
+        self._goes_on = False
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether a request is held, or was."""
+        return self._reached.is_set()
+
+    def release(self, *, goes_on: bool) -> None:
+        """Let the request go on, or drop it unanswered; nothing is held from now on."""
+        self._goes_on = goes_on
+        self._released.set()
+
+    def stops(self, operation: Operation) -> bool:
+        """Count an operation; tell whether it is the one, and belongs held."""
+        if operation.kind not in (Kind.WRITE, Kind.COMMIT):
+            return False
+        self._left -= 1
+        return self._left == 0 and not self._released.is_set()
+
+    def wait(self) -> bool:
+        """Return once it is released: whether the request goes on."""
+        self._reached.set()
+        self._released.wait()
+        return self._goes_on
+
+
 @dataclass(slots=True)
 class _Armed:
     fault: StorageFault
@@ -96,6 +132,7 @@ class StorageLayer:
         self._entries: deque[Entry] = deque(maxlen=LONGEST_LOG)
         self._count = 0
         self._done: Counter[tuple[Kind, str]] = Counter()  # kind and name
+        self._hold: Hold | None = None
         # (bucket, key) of what is being answered.
         self._busy: Counter[tuple[str, str]] = Counter()
         # (bucket, key) -> when it was last written, on the monotonic clock.
@@ -145,6 +182,12 @@ class StorageLayer:
                 if fault.can_strike(Operation(name=name, kind=kind))
             )
 
+    def hold(self, number: int) -> Hold:
+        """Stop the `number`th request from now that puts something into the store."""
+        with self._lock:
+            self._hold = Hold(number)
+            return self._hold
+
     def is_busy(self, bucket: str, key: str) -> bool:
         """Tell whether a request about an object has come and is not answered yet."""
         with self._lock:
@@ -169,6 +212,10 @@ class StorageLayer:
             status, body = carry_out(self, method, path, query)
             return _send(start_response, status, "application/json", body)
         operation = self._dialect.operation(method, path, query, _headers(environ))
+        with self._lock:
+            held = self._hold if self._hold and self._hold.stops(operation) else None
+        if held is not None and not held.wait():
+            raise drop(environ, is_reset=True)
         fault = self._strike(operation)
         if not fault and operation.kind not in {Kind.LIST, Kind.READ}:
             return self._pass_on(environ, start_response, operation)

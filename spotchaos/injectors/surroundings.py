@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.injectors.storage_layer import Hold
 from spotchaos.model import Attempt, NoticePlayed
 from spotchaos.providers import ADDRESSES, PROVIDERS
 from spotchaos.providers.environment import environment_for, redirects_for
@@ -102,6 +103,7 @@ class Store(Protocol):
     def environment(self, port: int) -> dict[str, str]: ...
     def serve(self, listener: socket.socket) -> AbstractServer: ...
     def waited_s(self) -> float | None: ...
+    def hold(self, number: int) -> Hold: ...
 
 
 class AbstractServer(Protocol):
@@ -199,6 +201,15 @@ class Surroundings:
             deadline_at_s=self.monotonic(deadline),
             reclaimed=any(self.is_loss(n) for n in notices),
         )
+
+    def hold_upload(self, number: int) -> Hold | None:
+        """Stop the `number`th request that puts something into the store; None: none."""
+        if self._store is None:
+            return None
+        hold = self._store.hold(number)
+        # However the attempt ends, nobody waits for ever.
+        self._open.callback(hold.release, goes_on=False)
+        return hold
 
     def upload_waited_s(self) -> float | None:
         """Return how long ago a write was refused that nobody has repeated; None: none."""

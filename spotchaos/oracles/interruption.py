@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.saves import WRITES
 from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
 
 # A reclaim is a little late by the clock of the harness, never early.
@@ -68,11 +69,24 @@ def _not_reached(case: Case) -> Iterator[Finding]:
                 "not-reached",
                 f"attempt {link.number} ended before it reached its kill point in"
                 f" {case.trial.plan!r}",
-                hint="count how often the site occurs (`--json`, coverage), or name an"
-                " earlier one",
+                hint=_hint_of(link.attempt),
                 attempt=link.number,
                 step=link.end,
             )
+
+
+def _hint_of(attempt: Attempt) -> str:
+    stored = () if attempt.stored is None else attempt.stored.requests
+    saves = any(rank.saves for rank in attempt.trace.ranks.values())
+    if any(request.kind in WRITES for request in stored) and not saves:
+        return (
+            "its checkpoints go to the object store without a file, which is no save to"
+            " the probe: write `upload-part:N`, before the Nth request that puts"
+            " something there"
+        )
+    return (
+        "count how often the site occurs (`--json`, coverage), or name an earlier one"
+    )
 
 
 def _was_warned(attempt: Attempt) -> bool:

@@ -1,6 +1,7 @@
 """What a program's store says of the attempts of one trial."""
 
 import socket
+import threading
 
 import pytest
 import requests
@@ -88,3 +89,36 @@ def test_a_lasting_fault_goes_with_the_machine_and_one_that_waits_stays(store):
     _, struck = one.end_attempt()
     assert [(s.fault, s.times) for s in struck] == [("gs-cut:4", 1)]
     assert one.not_fired() == []
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_the_nth_write_waits_before_the_store(store, goes_on):
+    one, url = store()
+    hold = one.hold(2)
+    assert insert(url, "a") == 200
+    assert not hold.is_reached
+    found = []
+
+    def second():
+        try:
+            found.append(insert(url, "b"))
+        except requests.ConnectionError:
+            found.append("nothing")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    for _ in range(1000):
+        if hold.is_reached:
+            break
+        thread.join(0.01)
+    assert hold.is_reached
+    assert found == []
+    hold.release(goes_on=goes_on)
+    thread.join(10)
+    assert found == ([200] if goes_on else ["nothing"])
+    assert insert(url, "c") == 200
+    stored, _ = one.end_attempt()
+    wanted = (
+        ["bucket/a", "bucket/b", "bucket/c"] if goes_on else ["bucket/a", "bucket/c"]
+    )
+    assert sorted(stored.objects) == wanted

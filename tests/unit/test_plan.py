@@ -27,6 +27,7 @@ LAND = Landscape(
         pytest.param("step-end:3@all", "only file sites are", id="all-of-a-step"),
         pytest.param("120%", "from 0% to 100%", id="beyond-the-end"),
         pytest.param("randon", "did you mean 'random'?", id="near-a-word-for-many"),
+        ("upload-part:2@1", "write upload-part:2, counted over all ranks"),
     ],
 )
 def test_a_bad_kill_point_says_how_to_mend_it(text, hint):
