@@ -18,6 +18,7 @@ COUNTED = {
     "own_hooks": (10, ONE_A_STEP),
     "compiled_model": (10, ONE_A_STEP),
     "compiled_step": (10, ONE_A_STEP),
+    "compiled_whole_step": (10, ONE_A_STEP),
     "subclass_step": (10, ONE_A_STEP),
     "subclass_super_step": (10, ONE_A_STEP),
     "dcp_state_dict": (10, ONE_A_STEP),
@@ -41,6 +42,7 @@ def test_real_steps_are_counted(quick, name):
     assert len(set(ran.column("weights"))) == len(states)
     assert all("gradients" in s["c"] for s in ran.steps)
     assert ran.troubles == []
+    assert "Dynamo" not in ran.out  # it has nothing to say of our hooks
 
 
 @pytest.mark.parametrize("name", ["by_hand", "duck_typed", "functional_adamw"])
@@ -241,6 +243,7 @@ HELD_BY = {
     "fused": "COUNTED fused",
     "compiled model": "COUNTED compiled_model",
     "compiled opt.step": "COUNTED compiled_step",
+    "compiled function that steps": "COUNTED compiled_whole_step",
     "subclass overriding step": "COUNTED subclass_step",
     "per-optimizer hooks": "COUNTED own_hooks",
     "torchrun's children": "test_ranks_of_torchrun_say_which_they_are",

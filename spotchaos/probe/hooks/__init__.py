@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from spotchaos.probe.hooks.backward import hook_backward
 from spotchaos.probe.hooks.data import hook_loader
 from spotchaos.probe.hooks.distributed_checkpoint import hook_distributed_checkpoint
+from spotchaos.probe.hooks.dynamo import hook_dynamo
 from spotchaos.probe.hooks.forward import hook_forward
 from spotchaos.probe.hooks.modules import hook_modules
 from spotchaos.probe.hooks.numpy_files import hook_numpy_files
@@ -42,6 +43,7 @@ HOOKS: Mapping[str, tuple[Callable[[Any], None], ...]] = {
         hook_loader,
         hook_torch_files,
     ),
+    "torch._dynamo.trace_rules": (hook_dynamo,),
     "torch.distributed.checkpoint": (hook_distributed_checkpoint,),
     "safetensors.torch": (hook_safetensors,),
     "safetensors": (hook_safetensors,),
