@@ -18,7 +18,7 @@ from spotchaos.persistence.history import History
 from spotchaos.persistence.models import KILL
 from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import Recorded, cut_of, deciding, leads_to_checkpoint
+from spotchaos.recorded import Recorded, cut_of, deciding, is_done, leads_to_checkpoint
 
 # How many ops are looked at on either side of a state.
 FURTHEST = 5000
@@ -99,14 +99,14 @@ class _Outcomes:
     ) -> None:
         self._record = record
         self._history = record.history
-        self._fails = {
-            record.history.key(cases[n].state.layout): result.finding is not None
+        self._results = {
+            record.history.key(cases[n].state.layout): result
             for n, result in results.items()
             if cases[n].record is record
             and result.token.letter == KILL.letter
             and result.verdict is not Verdict.UNKNOWN
         }
-        self._known: dict[int, bool | None] = {}
+        self._known: dict[int, Result | None] = {}
 
     def cut(self, token: StateToken) -> Cut | None:
         """Return the op after which resumes failed up to this state, if it is known."""
@@ -139,13 +139,36 @@ class _Outcomes:
 
     def fails(self, number: int) -> bool | None:
         """Tell whether a resume from a kill before an op failed; None: not resumed."""
+        result = self._result(number)
+        return None if result is None else result.finding is not None
+
+    def _result(self, number: int) -> Result | None:
         if number not in self._known:
-            answer: bool | None = None
+            result = None
             if 1 <= number <= self._history.log.last + 1:
                 key = self._history.key(build(self._history, _killed(number)))
-                answer = self._fails.get(key)
-            self._known[number] = answer
+                result = self._results.get(key)
+            self._known[number] = result
         return self._known[number]
+
+    def _breaks_more(self, number: int) -> bool:
+        """Tell whether the op before a failing state made it fail in another way.
+
+        It did away with what was there: that is a flaw of its own. What it adds to new
+        files is a stage of the flaw that began before.
+        """
+        now, before = self._result(number), self._result(number - 1)
+        op = self._history.op(number - 1)
+        if now is None or before is None or op is None or _way(now) == _way(before):
+            return False
+        if op.kind == "trunc":
+            node = self._history.node_of(op)
+            things = build(self._history, _killed(number - 1)).things.values()
+            sizes = [
+                one.content.size for one in things if one.node == node and one.content
+            ]
+            return any(size > op.length for size in sizes)
+        return op.kind in ("unlink", "rmdir") or op.over is not None
 
     def _follow(self, number: int, stride: int) -> int | None:
         """Return the last number that fails in one direction; None: its end is unknown."""
@@ -153,10 +176,16 @@ class _Outcomes:
             answer = self.fails(number + stride)
             if answer is None:
                 return None
-            if not answer:
+            if not answer or (stride < 0 and self._breaks_more(number)):
                 return number
             number += stride
         return None
+
+
+def _way(result: Result) -> tuple[object, ...]:
+    """Return how a resume failed: what it shows, and where it raised what."""
+    name, place, *_ = result.kind
+    return name, place
 
 
 def _killed(number: int) -> StateToken:
@@ -166,8 +195,7 @@ def _killed(number: int) -> StateToken:
 def _runs_ahead(history: History, op: FileOp, mending: FileOp | None) -> bool:
     """Tell whether an op led to what was not there yet, and what came there mended it."""
     if mending is None or mending.number is None:
-        is_done = op.kind in ("rename", "link", "symlink")
-        return is_done and leads_to_checkpoint(history, op)
+        return is_done(history, op) and leads_to_checkpoint(history, op)
     before = history.index_of(mending.number)
     return _target(mending) != _target(op) and leads_to_checkpoint(history, op, before)
 

@@ -414,7 +414,7 @@ class Exploration(Campaign):
         if name in self._seen_cold:
             return result, self._seen_cold[name]
         self.tell(PhaseStarted(f"class {index}", f"once more, cold: {result.token}"))
-        again = resumes.cold(case, result.token, f"class-{index}")
+        again = resumes.cold(case, result, f"class-{index}")
         agrees = again.finding is not None and again.finding.name == name
         self._seen_cold[name] = agrees
         return again, agrees

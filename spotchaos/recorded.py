@@ -385,7 +385,9 @@ def cut_of(record: Recorded, token: StateToken) -> Cut:
         to=_inner(op.to),
         where=op.where,
         is_power_loss=token.model.is_power_loss,
-        is_pointer=leads_to_checkpoint(record.history, op),
+        is_pointer=not token.through
+        and is_done(record.history, op)
+        and leads_to_checkpoint(record.history, op),
     )
 
 
@@ -411,6 +413,17 @@ def deciding(history: History, token: StateToken) -> FileOp | None:
 
 def _inner(path: str | None) -> str | None:
     return None if path is None else path.partition("/")[2]
+
+
+def is_done(history: History, op: FileOp) -> bool:
+    """Tell whether an op completes what it makes: a file in place is torn before."""
+    if op.kind in ("rename", "link", "symlink"):
+        return True
+    node, at = history.node_of(op), history.ops.index(op)
+    later = (s.edit for s in history.data if s.node == node and s.order > at)
+    following = next(later, None)
+    is_last = following is None or (following.kind == "trunc" and not following.start)
+    return op.kind == "write" and is_last
 
 
 def leads_to_checkpoint(

@@ -18,7 +18,7 @@ from spotchaos.judging import judge_trial
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Attempt, Trial, Verdict
-from spotchaos.oracles.durability import durability
+from spotchaos.oracles.durability import Cut, durability
 from spotchaos.persistence import oplog
 from spotchaos.persistence.readset import Memo, Question, asked_by
 from spotchaos.persistence.tokens import StateToken
@@ -114,8 +114,8 @@ class Resumes:
                 self.memo.add(history, layout, asked, Resumed(attempt, went(attempt)))
         return self._judged(case, attempt, was_run=True)
 
-    def cold(self, case: Case, token: StateToken, name: str) -> Result:
-        """Resume once more, in fresh processes.
+    def cold(self, case: Case, result: Result, name: str) -> Result:
+        """Resume once more, in fresh processes, for the op that is blamed already.
 
         Unobserved: to see a fresh process look for its modules would take long. Where a
         state is large it is supervised all the same, so that it need not be copied.
@@ -123,7 +123,9 @@ class Resumes:
         large = self._files is not None and case.writer.is_large(case.state.layout)
         files = FileOrders() if large else None
         attempt, _ = self._once(self._starter.cold, case, name, files=files)
-        return self._judged_at(case, token, attempt, was_run=True)
+        return self._judged_at(
+            case, result.token, attempt, was_run=True, cut=result.cut
+        )
 
     def _once(
         self, stage: Stage, case: Case, name: str, *, files: FileOrders | None
@@ -169,7 +171,13 @@ class Resumes:
         return result
 
     def _judged_at(
-        self, case: Case, token: StateToken, attempt: Attempt, *, was_run: bool
+        self,
+        case: Case,
+        token: StateToken,
+        attempt: Attempt,
+        *,
+        was_run: bool,
+        cut: Cut | None = None,
     ) -> Result:
         before = case.record.cut(token.number)
         attempt = replace(attempt, number=len(before) + 1)
@@ -181,7 +189,7 @@ class Resumes:
             path=attempt.path,
         )
         judgement = judge_trial(self._settings, self._ground, trial, Plan(()))
-        cut = cut_of(case.record, token)
+        cut = cut or cut_of(case.record, token)
         finding = None
         verdict = judgement.verdict
         if verdict is Verdict.VIOLATED:

@@ -23,6 +23,13 @@ _WRONG = (
     "diverged",
     "dtype-changed",
 )
+# What follows where only the position in the data is of another step.
+_OF_POSITION = (
+    "samples-repeated",
+    "samples-skipped",
+    "step-count-wrong",
+    "order-changed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +80,34 @@ def durability(
         return judgement.findings[0]
     first = new[0]
     name = _name([finding.name for finding in new], resumed, cut)
+    if name is None and _goes_on_elsewhere(judgement, new):
+        name = "mixed-steps"
+    where = place_of(cut.where)
     if name is None:
-        return first
+        return replace(first, where=first.where or where)
     return replace(
         first,
         name=name,
         message=_message(name, resumed, cut),
         hint=HINTS[name],
-        where=place_of(cut.where) or first.where,
+        where=where or first.where,
     )
+
+
+def _goes_on_elsewhere(judgement: Judgement, new: Sequence[Finding]) -> bool:
+    """Tell whether the program counts from another saved step than its state is of.
+
+    That is what a position, kept in a file of its own, looks like that is of another
+    save than the weights: no component is wrong, but the data and the count of steps.
+    """
+    if not any(finding.name in _OF_POSITION for finding in new):
+        return False
+    for resume in judgement.resumes[-1:]:
+        for components in resume.restored.values():
+            steps = {step for step in components.values() if isinstance(step, int)}
+            if len(steps) > 1 and 0 not in steps:
+                return True
+    return False
 
 
 def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:

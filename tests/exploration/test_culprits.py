@@ -43,7 +43,11 @@ def recorded(*ops):
 
 
 def resumed(record, fails, points):
-    """Return cases and results of kills before these ops, of which some fail."""
+    """Return cases and results of kills before these ops, of which some fail.
+
+    `fails` are their numbers, or number -> finding.
+    """
+    said = fails if isinstance(fails, dict) else dict.fromkeys(fails, "resume-failed")
     rank = RankTrace(
         rank=0, states={}, finish=None, steps=(), saves=(), loads=(), counts={}
     )
@@ -55,7 +59,7 @@ def resumed(record, fails, points):
         cases.append(
             Case(record, None, CrashState(token, build(record.history, token)))
         )
-        finding = Finding("resume-failed", "it failed") if number in fails else None
+        finding = Finding(said[number], "it failed") if number in said else None
         verdict = Verdict.VIOLATED if finding else Verdict.HELD
         judgement = Judgement(verdict, (finding,) if finding else (), (), (), None)
         trial = Trial(1, "file-op:1", (attempt,), wall_s=1.0)
@@ -118,6 +122,31 @@ def test_a_rename_that_leaves_another_name_unwritten_takes_nothing_away():
     record = recorded(NEW, {**NEW, "kind": "rename", "to": "0/a"}, *POINTER)
     found = blamed(record, {3, 4}, range(1, 6))
     assert {name for name, _, _ in found.values()} == {"torn-checkpoint"}
+
+
+def test_what_another_file_loses_while_resumes_fail_is_a_flaw_of_its_own():
+    other = {"kind": "creat", "path": "0/at.json", "node": 30}
+    told = {**other, "kind": "write", "offset": 0, "length": 2}
+    new = {"kind": "creat", "path": "0/tmp", "node": 31}
+    put = {
+        "kind": "rename",
+        "path": "0/tmp",
+        "to": "0/step5.pt",
+        "node": 31,
+        "over": 20,
+    }
+    emptied = {**other, "kind": "trunc", "length": 0}
+    anew = {**told, "data_off": 4}
+    record = recorded(NEW, FILLED, other, told, new, put, emptied, anew)
+    said = {7: "step-count-wrong", 8: "resume-failed"}
+    found = blamed(record, said, range(5, 10))
+    assert {number: where for number, (_, where, _) in found.items()} == {
+        7: "train.py:6",
+        8: "train.py:7",
+    }
+    # The same failure as before is no new flaw.
+    found = blamed(record, dict.fromkeys(said, "resume-failed"), range(5, 10))
+    assert {where for _, where, _ in found.values()} == {"train.py:6"}
 
 
 def test_where_the_beginning_was_not_resumed_the_state_before_is_asked_for():

@@ -1,5 +1,7 @@
 """Which durability finding a failed resume is, by the op at which its state was cut."""
 
+from dataclasses import replace
+
 import pytest
 
 from spotchaos.model import (
@@ -9,6 +11,7 @@ from spotchaos.model import (
     Finding,
     Judgement,
     RankTrace,
+    Resume,
     StepMark,
     Verdict,
 )
@@ -57,6 +60,22 @@ def test_the_op_at_the_cut_says_why(names, cut, steps, expected):
 
 def test_a_resume_that_held_has_no_finding():
     assert durability(judged(), resumed(), WRITE) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [(3, "mixed-steps"), (6, "step-count-wrong"), ("fresh", "step-count-wrong")],
+)
+def test_a_position_of_another_save_than_the_weights_is_a_mixture(batch, expected):
+    restored = {0: {"weights": 6, "optimizer": 6, "batch": batch}}
+    resume = Resume(2, 6, restored, newest_resume_point=3, lost_steps=0)
+    said = replace(judged("step-count-wrong"), resumes=(resume,))
+    found = durability(said, resumed(), WRITE)
+    assert found.name == expected
+    assert found.where == {"file": "train.py", "line": 7}
+    assert durability(said, resumed(), WRITE, always={"step-count-wrong"}).name == (
+        "step-count-wrong"
+    )
 
 
 def test_the_finding_points_at_the_line_that_made_the_op():
