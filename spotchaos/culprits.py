@@ -143,13 +143,28 @@ class _Outcomes:
         return None if result is None else result.finding is not None
 
     def _result(self, number: int) -> Result | None:
-        if number not in self._known:
-            result = None
-            if 1 <= number <= self._history.log.last + 1:
-                key = self._history.key(build(self._history, _killed(number)))
-                result = self._results.get(key)
-            self._known[number] = result
+        """Return what came of a kill before an op, or amid the same writes before it."""
+        at = number
+        while at not in self._known:
+            if not 1 <= at <= self._history.log.last + 1:
+                self._known[at] = None
+                break
+            key = self._history.key(build(self._history, _killed(at)))
+            result = self._results.get(key)
+            if result is not None or not self._is_amid_writes(at):
+                self._known[at] = result
+                break
+            at -= 1
+        for passed in range(at, number + 1):
+            self._known[passed] = self._known[at]
         return self._known[number]
+
+    def _is_amid_writes(self, number: int) -> bool:
+        """Tell whether the ops on both sides of a crash point write to one file."""
+        before, after = self._history.op(number - 1), self._history.op(number)
+        if before is None or after is None or before.kind != "write":
+            return False
+        return (before.kind, before.node) == (after.kind, after.node)
 
     def _breaks_more(self, number: int) -> bool:
         """Tell whether the op before a failing state made it fail in another way.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 
 from spotchaos.launch.spec import FileOrders
@@ -29,6 +30,7 @@ MOST_POINTS = 400
 # A state costs as much as there are ops before it: a program of very many small writes
 # is cut at fewer points, so that drawing its states takes seconds.
 LEAST_POINTS, MOST_WORK = 20, 400_000
+MOST_IN_RUN = 6
 # A file that names a checkpoint is small.
 MOST_POINTER_BYTES, MOST_POINTER_WORDS = 4096, 16
 _POINTERS = ("latest", "last_checkpoint", "pointer", "current")
@@ -246,16 +248,33 @@ def crash_points(
     Each save counts from its begin to the begin of the next, so that what is deleted
     after it belongs to it. Without `saves`, the first two, the first that deletes
     something, and the last are taken: they hold nearly all distinct behaviour. What a
-    run did before its first save goes with that save.
+    run did before its first save goes with that save. Of these but the first, the inner
+    ones of many writes to one file are left out.
     """
     windows = _windows(record, patterns)
     chosen: list[int] = []
-    for index in _chosen_windows(windows, saves):
-        numbers = [op.number or 0 for op in windows[index]]
-        chosen += [*numbers, max(numbers) + 1]
+    for place, index in enumerate(_chosen_windows(windows, saves)):
+        window = windows[index]
+        last = max(op.number or 0 for op in window)
+        if place and saves is None:
+            window = _without_inner_writes(window)
+        chosen += [*(op.number or 0 for op in window), last + 1]
     most = MOST_WORK // max(1, len(record.history.ops))
     most = min(MOST_POINTS, max(LEAST_POINTS, most))
     return spread(list(dict.fromkeys(chosen)), most)
+
+
+def _without_inner_writes(window: Sequence[FileOp]) -> list[FileOp]:
+    """Leave out ops amid a run of writes to one file: it is torn there as it was before."""
+    kept: list[FileOp] = []
+    for (kind, _), run in groupby(window, key=lambda op: (op.kind, op.node)):
+        ops = list(run)
+        if kind == "write" and len(ops) > MOST_IN_RUN:
+            half = MOST_IN_RUN // 3
+            middle = [ops[i] for i in spread(range(half, len(ops) - half), half)]
+            ops = [*ops[:half], *middle, *ops[-half:]]
+        kept += ops
+    return kept
 
 
 def spread(points: Sequence[int], most: int) -> list[int]:

@@ -161,6 +161,17 @@ def test_where_the_beginning_was_not_resumed_the_state_before_is_asked_for():
     assert set(blamed(record, {4, 5}, [3, 4, *points])) == {4, 5}
 
 
+def test_crash_points_left_out_amid_writes_are_like_the_one_before():
+    written = [{**FILLED, "offset": 5 * n} for n in range(9)]
+    record = recorded(*POINTER, NAMED, NEW, *written)
+    points = [1, 2, 3, 4, 5, 6, 9, 12, 13, 14]
+    fails = {4, 5, 6, 9, 12, 13}
+    assert before_failures(*resumed(record, fails, points)) == []
+    found = blamed(record, fails, points)
+    assert {where for _, where, _ in found.values()} == {"train.py:3"}
+    assert set(found) == fails
+
+
 def test_a_state_is_shown_against_one_that_works():
     synced = {"kind": "fsync", "path": "0/step5.pt", "node": 20}
     record = recorded(NEW, FILLED, synced)

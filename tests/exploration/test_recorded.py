@@ -104,6 +104,18 @@ def test_a_run_that_saves_no_resume_point_has_no_crash_points():
     assert crash_points(recorded(two_saves()), ("other.pt",), saves=None) == []
 
 
+def test_of_many_writes_of_a_later_save_the_inner_ones_are_left_out():
+    write = {"kind": "write", "path": "0/tmp", "node": 20, "length": 8}
+    record = recorded(history(*[write] * 4, *[write] * 20, write))
+    assert crash_points(record, PATTERNS, saves=2) == list(range(1, 27))
+    # The second save begins with op 5.
+    assert crash_points(record, PATTERNS, saves=None) == [
+        *range(1, 7),
+        *(7, 15),
+        *(24, 25, 26),
+    ]
+
+
 def test_a_run_of_very_many_writes_is_cut_at_few_points():
     write = {"kind": "write", "path": "0/log", "node": 20, "length": 1}
     made = history({"kind": "creat", "path": "0/log", "node": 20}, *[write] * 30_000)
