@@ -23,6 +23,7 @@ from spotchaos.injectors.disks import (
 from spotchaos.injectors.leavings import left_in
 from spotchaos.injectors.program_store import (
     ProgramStore,
+    with_uploads,
 )
 from spotchaos.launch.attempt import RunningAttempt
 from spotchaos.launch.notify_rules import Rule
@@ -188,6 +189,7 @@ def run_attempt(
     wanted = {**stage.orders, **(orders or {})}
     if earlier:
         wanted.setdefault("tensors", "first")
+    wanted["store"] = store is not None
     rules = [(fault, rule) for fault, rule in faults if rule is not None]
     if rules:
         files = replace(
@@ -249,7 +251,7 @@ def run_attempt(
     attempt = replace(attempt, left=replace(left_in(view), ports=running.ports))
     if store is not None:
         stored, by_store = store.end_attempt()
-        attempt = replace(attempt, stored=stored)
+        attempt = with_uploads(replace(attempt, stored=stored))
         struck += by_store
     # What it cost is known only when nothing of it lives any more.
     return _with_faults(replace(attempt, cpu_s=running.cpu_s), struck)

@@ -6,10 +6,11 @@ own network; faults count the operations of all attempts together.
 
 from __future__ import annotations
 
+import math
 import re
 import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Final, Self
 
@@ -223,6 +224,39 @@ class ProgramStore:
             requests=tuple(map(_request, log[-MOST_REQUESTS:])),
             abandoned=tuple(abandoned),
         )
+
+
+def with_uploads(attempt: Attempt) -> Attempt:
+    """Let saves that wrote no file be of the objects that came next.
+
+    Of a program that saves files as well those tell which save is whole.
+    """
+    ranks = attempt.trace.ranks
+    if attempt.stored is None or any(s.paths for r in ranks.values() for s in r.saves):
+        return attempt
+    puts = [
+        request
+        for request in attempt.stored.requests
+        if request.kind in (Kind.WRITE, Kind.COMMIT)
+        and request.is_accepted
+        and not request.part
+    ]
+    named = {
+        number: replace(rank, saves=tuple(_named(rank.saves, puts)))
+        for number, rank in ranks.items()
+    }
+    return replace(attempt, trace=replace(attempt.trace, ranks=named))
+
+
+def _named(saves: Sequence[SaveMark], puts: Sequence[Request]) -> Iterator[SaveMark]:
+    for index, save in enumerate(saves):
+        end_s = saves[index + 1].begun_at_s if saves[index + 1 :] else math.inf
+        own = [r for r in puts if save.begun_at_s <= r.at_s < end_s]
+        ended_at_s = save.ended_at_s
+        if own and ended_at_s is not None:
+            ended_at_s = max(ended_at_s, own[-1].at_s)
+        paths = dict.fromkeys(request.path for request in own)
+        yield replace(save, paths=tuple(paths), ended_at_s=ended_at_s)
 
 
 def on_last_save(

@@ -78,10 +78,12 @@ def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
     ):
         # What the control read has no name that a save ever had: then any save may be it.
         wanted = ()
+    has_names = any(_parts(saves.values()) for saves in by_step.values())
     points = {
         step: saves
         for step, saves in by_step.items()
         if _matches(_parts(saves.values()), wanted)
+        and (_parts(saves.values()) or not has_names)
     }
     writers = [frozenset(saves) for saves in points.values()]
     parts = [_parts(saves.values()) for saves in points.values()]

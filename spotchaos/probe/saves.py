@@ -36,6 +36,7 @@ class Saves:
         self._begun_at_s = 0.0
         self._paths: dict[str, None] = {}
         self._held: set[str] = set()  # what is known of the weights in the open save
+        self._has_files = False  # of any save
         self._claimed: str | None = None  # a folder that a thread goes on filling
         self._late: dict[str, None] = {}  # written after the save's end was announced
         self._reads: set[str] = set()
@@ -105,6 +106,15 @@ class Saves:
             return []
         return self.weights_in(content)
 
+    def may_be_in_memory(self) -> bool:
+        """Tell whether what is written to memory may be a save of this program.
+
+        It is for a program that has an object store, and saves no file.
+        """
+        return bool(
+            SESSION.orders["store"] and not self._has_files and not self.is_nested()
+        )
+
     def is_writing(self, path: Any) -> bool:
         """Tell whether the open save has this file open already."""
         return self.is_open and absolute(path) in self._paths
@@ -126,6 +136,7 @@ class Saves:
         found = absolute(path)
         if found is None:
             return
+        self._has_files = True
         if self.is_open:
             self._paths[found] = None
         elif self.number:

@@ -20,6 +20,7 @@ def follow_writer(
     keyword: str,
     writer: str,
     content: str = "obj",
+    in_memory: bool = False,
 ) -> None:
     """Replace `name` in `modules` by a function that announces the save.
 
@@ -30,6 +31,7 @@ def follow_writer(
         keyword: of the path.
         writer: what a save's mark calls it.
         content: keyword of what is written, the first argument.
+        in_memory: it is a save as well where there is no file, but an object store.
     """
     original = _original(modules, name)
     if original is None:
@@ -39,10 +41,14 @@ def follow_writer(
     def followed(*args: Any, **kwargs: Any) -> Any:
         target = _argument(args, kwargs, place, keyword)
         path = target_of(target)
-        if path is None or not SESSION.may_train():
+        if not SESSION.may_train() or (
+            path is None and not (in_memory and SAVES.may_be_in_memory())
+        ):
             return original(*args, **kwargs)
         held = SAVES.held_by(_argument(args, kwargs, 0, content))
-        if SAVES.is_late(path) or (SAVES.is_writing(path) and not _is_name(target)):
+        if path is not None and (
+            SAVES.is_late(path) or (SAVES.is_writing(path) and not _is_name(target))
+        ):
             SAVES.note_held(held)  # it is of the save that has begun
         else:
             SAVES.begin(writer, held)

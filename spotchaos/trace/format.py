@@ -77,6 +77,7 @@ ORDERS: dict[str, Any] = {
     # of the steps "weights_at" if they have no more than "most_bytes".
     "dump": None,
     "tensors": None,  # "first" or "all": a digest of each tensor, of step 0 or every one
+    "store": False,  # there is an object store: what is saved to memory may go there
     "redirect": {},  # "host:port" -> "127.0.0.1:port", see probe/redirect.py
     "modules": False,  # `bye` names every imported module, for a zygote to preload
     "frames": None,  # path of a table: note there which line of the program is at work

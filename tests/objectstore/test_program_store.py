@@ -2,12 +2,22 @@
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 import requests
 
-from spotchaos.injectors.program_store import ProgramStore, StoreWanted
+from spotchaos.injectors.program_store import ProgramStore, StoreWanted, with_uploads
 from spotchaos.injectors.storage_faults import StorageFault
+from spotchaos.model import (
+    Attempt,
+    AttemptTrace,
+    Ended,
+    RankTrace,
+    Request,
+    SaveMark,
+    Stored,
+)
 
 pytest.importorskip("gcp_storage_emulator")
 
@@ -122,3 +132,46 @@ def test_the_nth_write_waits_before_the_store(store, goes_on):
         ["bucket/a", "bucket/b", "bucket/c"] if goes_on else ["bucket/a", "bucket/c"]
     )
     assert sorted(stored.objects) == wanted
+
+
+def saving(*paths):
+    """Return an attempt that began three saves, 10 s apart, and put objects at 1 and 21."""
+    saves = tuple(
+        SaveMark(n, n, paths, None, 10.0 * n, None if n == 2 else 10.0 * n + 0.5)
+        for n in range(3)
+    )
+    nothing = {"states": {}, "finish": None, "steps": (), "loads": (), "counts": {}}
+    rank = RankTrace(rank=0, saves=saves, **nothing)
+    puts = (
+        Request(1.0, "PutObject", "write", "bucket/a", 200),
+        Request(12.0, "PutObject", "write", "bucket/b", 503, fault="s3-503"),
+        Request(13.0, "UploadPart", "write", "bucket/b", 200, part="1"),
+        Request(21.0, "PutObject", "write", "bucket/c", 200),
+    )
+    return Attempt(
+        number=1,
+        command=("train",),
+        ended=Ended.RECLAIMED,
+        exit_code=None,
+        trace=AttemptTrace({0: rank}, world_size=1, processes=1, torch_seen=True),
+        wall_s=30.0,
+        stored=Stored({}, {}, puts),
+    )
+
+
+def test_saves_without_a_file_are_of_the_objects_that_came_next():
+    saves = with_uploads(saving()).trace.ranks[0].saves
+    assert [save.paths for save in saves] == [("bucket/a",), (), ("bucket/c",)]
+    assert [save.ended_at_s for save in saves] == [1.0, 10.5, None]
+
+
+def test_an_attempt_that_ended_before_its_first_save_has_none():
+    attempt = saving()
+    rank = replace(attempt.trace.ranks[0], saves=())
+    attempt = replace(attempt, trace=replace(attempt.trace, ranks={0: rank}))
+    assert with_uploads(attempt) == attempt
+
+
+def test_saves_with_files_keep_their_names():
+    attempt = saving("last.pt")
+    assert with_uploads(attempt) is attempt

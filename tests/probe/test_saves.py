@@ -268,3 +268,22 @@ train()
     assert (save.is_beside, save.holds, save.step) == (True, 1, 1)
     assert "a.pt" in save.paths
     assert save.ended_at_s is not None
+
+
+IN_MEMORY = """
+import io
+for step in range(2):
+    train()
+    torch.save(net.state_dict(), io.BytesIO())
+train()
+torch.save(1, "last.pt")
+train()
+torch.save(1, io.BytesIO())
+"""
+
+
+def test_what_is_saved_to_memory_is_a_save_where_there_is_a_store(quick):
+    ran = quick(HEAD + IN_MEMORY, store=True)
+    assert saves(ran) == [(1, 1), (2, 2), (3, 3)]
+    assert paths(ran) == [[], [], ["last.pt"]]
+    assert saves(quick(HEAD + IN_MEMORY)) == [(1, 3)]

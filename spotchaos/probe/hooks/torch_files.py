@@ -14,7 +14,12 @@ def hook_torch_files(torch: Any) -> None:
     """Follow both where they are defined, and where the program finds them."""
     serialization = torch.serialization
     follow_writer(
-        (torch, serialization), "save", place=1, keyword="f", writer="torch.save"
+        (torch, serialization),
+        "save",
+        place=1,
+        keyword="f",
+        writer="torch.save",
+        in_memory=True,
     )
     follow_reader(
         (torch, serialization), "load", place=0, keyword="f", via="torch.load"
