@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spotchaos.findings import PROMISES
@@ -83,6 +83,26 @@ def groups(cases: Sequence[Case], results: Mapping[int, Result]) -> list[list[in
         return min(simplicity(cases[n], results[n]) for n in numbers)
 
     return sorted(found.values(), key=simplest)
+
+
+def without_no_checkpoint(results: Mapping[int, Result]) -> dict[int, Result]:
+    """Return the results that say of a program that it never saves, where it does.
+
+    One resume that went on proves it, although nobody saw a save; where it began at step
+    0, nothing may have been saved yet.
+    """
+    if not any(r.joined for one in results.values() for r in one.judgement.resumes):
+        return {}
+    return {
+        number: replace(
+            one,
+            verdict=Verdict.HELD,
+            finding=None,
+            judgement=replace(one.judgement, verdict=Verdict.HELD, findings=()),
+        )
+        for number, one in results.items()
+        if one.finding is not None and one.finding.name == "no-checkpoint"
+    }
 
 
 def simplicity(case: Case, result: Result) -> tuple[int, object]:

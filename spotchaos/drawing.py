@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from spotchaos.crash_classes import Case
+from spotchaos.crash_points import barriers, crash_points, sees_saves, spread
 from spotchaos.persistence.crash_states import (
     Bounds,
     CrashState,
@@ -19,7 +20,7 @@ from spotchaos.persistence.crash_states import (
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import EXT4, KILL, POSIX, PersistenceModel
 from spotchaos.persistence.rank_cuts import early_tokens
-from spotchaos.recorded import Recorded, barriers, crash_points, spread
+from spotchaos.recorded import Recorded
 from spotchaos.settings import Settings
 
 # Ways in which one rank dies earlier: each is resumed from by all ranks.
@@ -36,7 +37,8 @@ class Drawing:
         tally: how many were drawn, and left after each comparison.
         counts: by model, what was drawn.
         left_out: clauses on what was not drawn.
-        never_saves: the recorded run had no save to crash in.
+        never_saves: the recorded run wrote nothing to crash in.
+        saves_unseen: it wrote, and was not seen to save.
         models: what a crash may do.
     """
 
@@ -46,7 +48,7 @@ class Drawing:
         self.tally = Tally()
         self.counts: dict[str, int] = {}
         self.left_out: list[str] = []
-        self.never_saves = False
+        self.never_saves = self.saves_unseen = False
         self.models = models(settings.power_loss)
 
     def of_run(
@@ -58,6 +60,12 @@ class Drawing:
         if not points:
             self.never_saves = True
             points = [last + 1]
+        elif not sees_saves(record, self._patterns):
+            self.saves_unseen = True
+            self.left_out.append(
+                "whether a resume goes back too far: no save was seen, and crash points"
+                " are where the program writes"
+            )
         if len(points) < last + 1:
             self.left_out.append(
                 f"{last + 1 - len(points)} of {last + 1} crash points, left out by"

@@ -23,6 +23,7 @@ from spotchaos.crash_classes import (
     groups,
     simplicity,
     strength,
+    without_no_checkpoint,
 )
 from spotchaos.culprits import before_failures, trace_back
 from spotchaos.drawing import Drawing
@@ -174,6 +175,8 @@ class Exploration(Campaign):
             self._doubt_early_ranks(resumes, RealKills(self._starter, record))
             self._explore_resumes(ground, recorder, resumes, record)
             self._look_before_failures(ground, resumes)
+            if self._drawing.saves_unseen:
+                self._results.update(without_no_checkpoint(self._results))
             self._classify(resumes)
         except OSError as error:
             raise HarnessError(

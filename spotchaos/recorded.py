@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 
 from spotchaos.launch.spec import FileOrders
@@ -19,18 +18,11 @@ from spotchaos.persistence import oplog
 from spotchaos.persistence.history import History, Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.oplog import FileOp
-from spotchaos.persistence.rank_cuts import Barrier
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.plan import KillPoint
-from spotchaos.stage import Stage, is_resume_point
-from spotchaos.trial import main_rank, run_attempt
+from spotchaos.stage import Stage
+from spotchaos.trial import run_attempt
 
-# Crash points of one recording; those of the first saves come first.
-MOST_POINTS = 400
-# A state costs as much as there are ops before it: a program of very many small writes
-# is cut at fewer points, so that drawing its states takes seconds.
-LEAST_POINTS, MOST_WORK = 20, 400_000
-MOST_IN_RUN = 6
 # A file that names a checkpoint is small.
 MOST_POINTER_BYTES, MOST_POINTER_WORDS = 4096, 16
 _POINTERS = ("latest", "last_checkpoint", "pointer", "current")
@@ -238,114 +230,6 @@ def _renumbered(log: oplog.OpLog) -> oplog.OpLog:
         for op in log.ops
     )
     return replace(log, start=start, ops=ops)
-
-
-def crash_points(
-    record: Recorded, patterns: Sequence[str], *, saves: int | None
-) -> list[int]:
-    """Return the op numbers before which to crash: around saves, the first ones first.
-
-    Each save counts from its begin to the begin of the next, so that what is deleted
-    after it belongs to it. Without `saves`, the first two, the first that deletes
-    something, and the last are taken: they hold nearly all distinct behaviour. What a
-    run did before its first save goes with that save. Of these but the first, the inner
-    ones of many writes to one file are left out.
-    """
-    windows = _windows(record, patterns)
-    chosen: list[int] = []
-    for place, index in enumerate(_chosen_windows(windows, saves)):
-        window = windows[index]
-        last = max(op.number or 0 for op in window)
-        if place and saves is None:
-            window = _without_inner_writes(window)
-        chosen += [*(op.number or 0 for op in window), last + 1]
-    most = MOST_WORK // max(1, len(record.history.ops))
-    most = min(MOST_POINTS, max(LEAST_POINTS, most))
-    return spread(list(dict.fromkeys(chosen)), most)
-
-
-def _without_inner_writes(window: Sequence[FileOp]) -> list[FileOp]:
-    """Leave out ops amid a run of writes to one file: it is torn there as it was before."""
-    kept: list[FileOp] = []
-    for (kind, _), run in groupby(window, key=lambda op: (op.kind, op.node)):
-        ops = list(run)
-        if kind == "write" and len(ops) > MOST_IN_RUN:
-            half = MOST_IN_RUN // 3
-            middle = [ops[i] for i in spread(range(half, len(ops) - half), half)]
-            ops = [*ops[:half], *middle, *ops[-half:]]
-        kept += ops
-    return kept
-
-
-def spread(points: Sequence[int], most: int) -> list[int]:
-    """Return at most so many of the points, evenly spread, in order."""
-    if len(points) > most:
-        stride = len(points) / most
-        points = [points[int(i * stride)] for i in range(most)]
-    return sorted(points)
-
-
-def _windows(record: Recorded, patterns: Sequence[str]) -> list[list[FileOp]]:
-    rank = main_rank(record.attempt)
-    if rank is None:
-        return []
-    first: dict[int, float] = {}  # a step may be saved in pieces, by several threads
-    for save in rank.saves:
-        if is_resume_point(save.paths, patterns):
-            first.setdefault(save.of_step, save.begun_at_s - record.began_s)
-    begins = sorted(first.values())
-    ops = [op for op in record.history.ops if op.number]
-    windows: list[list[FileOp]] = []
-    for index, begin_s in enumerate(begins):
-        start_s = begin_s - 0.001 if index else float("-inf")
-        end_s = begins[index + 1] if index + 1 < len(begins) else float("inf")
-        windows.append([op for op in ops if start_s <= op.at_s < end_s - 0.001])
-    return [window for window in windows if window]
-
-
-def _chosen_windows(
-    windows: Sequence[Sequence[FileOp]], saves: int | None
-) -> list[int]:
-    count = len(windows)
-    if saves is not None:
-        if saves >= count:
-            return list(range(count))
-        return sorted(
-            {round(i * (count - 1) / max(1, saves - 1)) for i in range(saves)}
-        )
-    deleting = next(
-        (
-            i
-            for i, window in enumerate(windows)
-            if i > 1 and any(op.kind in ("unlink", "rmdir") for op in window)
-        ),
-        None,
-    )
-    chosen = [0, 1, deleting, count - 1]
-    return sorted({i for i in chosen if i is not None and 0 <= i < count})
-
-
-def barriers(record: Recorded) -> list[Barrier]:
-    """Return the ends of steps, which no rank of a collective program passes alone."""
-    found = []
-    ranks = record.attempt.trace.ranks
-    steps = min((len(rank.steps) for rank in ranks.values()), default=0)
-    for index in range(steps):
-        reached = []
-        for number, rank in ranks.items():
-            moment_s = rank.steps[index].t_s - record.began_s
-            later = next(
-                (
-                    op.number
-                    for op in record.history.ops
-                    if op.number and op.rank == number and op.at_s >= moment_s
-                ),
-                None,
-            )
-            if later is not None:
-                reached.append((number, later))
-        found.append(Barrier(tuple(reached)))
-    return found
 
 
 def kill_plan(token: StateToken) -> str | None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from spotchaos.crash_points import crash_points, sees_saves, spread
 from spotchaos.model import (
     Attempt,
     AttemptTrace,
@@ -15,14 +16,7 @@ from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser, observed
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog, digest
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import (
-    Recorded,
-    crash_points,
-    cut_of,
-    put,
-    spread,
-    without_untouched,
-)
+from spotchaos.recorded import Recorded, cut_of, put, without_untouched
 
 ROOT, FOLDER = 1, 2
 PATTERNS = ("out/last.pt",)
@@ -100,8 +94,16 @@ def test_each_save_has_its_crash_points_and_the_one_after_its_last_op():
     assert crash_points(record, PATTERNS, saves=2) == list(range(1, 11))
 
 
-def test_a_run_that_saves_no_resume_point_has_no_crash_points():
-    assert crash_points(recorded(two_saves()), ("other.pt",), saves=None) == []
+def test_a_run_that_is_not_seen_to_save_is_cut_where_it_writes_between_steps():
+    record = recorded(two_saves())  # its steps end with ops 4 and 8
+    assert not sees_saves(record, ("other.pt",))
+    assert sees_saves(record, PATTERNS)
+    assert crash_points(record, ("other.pt",), saves=1) == list(range(1, 9))
+    assert crash_points(record, ("other.pt",), saves=2) == list(range(1, 11))
+
+
+def test_a_run_that_writes_nothing_has_no_crash_points():
+    assert crash_points(recorded(history()), PATTERNS, saves=None) == []
 
 
 def test_of_many_writes_of_a_later_save_the_inner_ones_are_left_out():
