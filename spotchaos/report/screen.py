@@ -133,7 +133,8 @@ def _what_held(document: Mapping[str, Any]) -> str:
     if not count:
         return "No attempt after an interruption had anything to resume from."
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
-    return f"{each} {kept}; at most {most} step{'s' if most != 1 else ''} done again."
+    again = f"at most {most} step{'s' if most != 1 else ''}" if most else "no step"
+    return f"{each} {kept}; {again} done again."
 
 
 def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -69,6 +69,22 @@ def test_the_replay_line_names_what_no_token_does(outcomes):
     ]
 
 
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        pytest.param(0, "no step done again", id="none"),
+        pytest.param(1, "at most 1 step done again", id="one"),
+        pytest.param(2, "at most 2 steps done again", id="more"),
+    ],
+)
+def test_what_was_done_again_is_counted(outcomes, lost, said):
+    document = make_document(outcomes.held())
+    for trial in document["trials"]:
+        for attempt in trial["attempts"]:
+            attempt["lost_steps"] = lost
+    assert said in " ".join(plain(screen(document)).split())
+
+
 def test_what_bounds_the_verdict_is_said(outcomes):
     coverage = {"kill_points": 3, "of": 20, "not_reached": 2}
     outcome = outcomes.make_outcome(
