@@ -1,6 +1,7 @@
 """`--to` on real processes: who is struck, who lives on, and that nobody does at a resume.
 
-A loader's workers are processes that the first one started; a kill may reach only some.
+A loader's workers, and the ranks of torchrun, are processes that the first one started; a
+kill may reach only some.
 """
 
 import os
@@ -41,6 +42,34 @@ for epoch in range(step // 6, 3):
 """
 
 
+# Each step after the kill point takes long enough for those that live on to be seen.
+RANKS = """
+import os, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+ddp = DDP(model)
+opt = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9)
+step = 0
+if os.path.exists("last.pt"):
+    c = torch.load("last.pt")
+    model.load_state_dict(c["model"]); opt.load_state_dict(c["opt"]); step = c["step"]
+while step < 12:
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank))
+    opt.zero_grad(); ddp(x).square().mean().backward(); opt.step()
+    step += 1
+    if step > 6: time.sleep(1)
+    if step % 4 == 0 and rank == 0:
+        state = {"model": model.state_dict(), "opt": opt.state_dict(), "step": step}
+        torch.save(state, "last.tmp"); os.replace("last.tmp", "last.pt")
+del ddp
+dist.destroy_process_group()
+"""
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+
+
 @pytest.fixture(scope="module")
 def groundworks():
     shared = Groundworks()
@@ -52,12 +81,12 @@ def groundworks():
 def strike(groundworks, tmp_path_factory):
     """Kill those whom `to` names at a step, and return the two attempts of the trial."""
 
-    def struck(script, to, kill_at):
+    def struck(script, to, kill_at, *, launcher=("python",), findings=()):
         folder = tmp_path_factory.getbasetemp() / f"program-{abs(hash(script))}"
         folder.mkdir(exist_ok=True)
         (folder / "program.py").write_text(script)
         settings = Settings(
-            command=("python", "program.py"),
+            command=(*launcher, "program.py"),
             folder=folder,
             kill_at=(kill_at,),
             to=to,
@@ -66,8 +95,8 @@ def strike(groundworks, tmp_path_factory):
         )
         outcome = run(settings, lambda event: None, layer=groundworks.layer)
         ((trial, judgement),) = outcome.trials
-        assert outcome.verdict is Verdict.HELD, judgement.findings
-        assert judgement.findings == ()
+        assert tuple(finding.name for finding in judgement.findings) == findings
+        assert outcome.verdict is (Verdict.VIOLATED if findings else Verdict.HELD)
         first, second = trial.attempts
         assert first.reached
         assert first.trouble is None
@@ -91,3 +120,27 @@ def test_a_loader_does_not_outlive_its_workers_nor_they_it(strike, to, status):
     assert first.trace.completed == 9
     assert first.survivors == ()
     assert second.trace.completed == 10
+
+
+@pytest.mark.ddp
+@pytest.mark.parametrize("to", ["launcher", "leader", "group"])
+def test_ranks_outlive_torchrun_and_not_the_resume(strike, to):
+    """Ranks have sessions of their own, so that the leader's group is torchrun alone."""
+    first, second = strike(
+        RANKS, to, "step-end:6", launcher=TORCHRUN, findings=("orphans",)
+    )
+    assert first.exit_code == -9
+    assert len(first.survivors) == 2
+    assert all("program.py" in who for who in first.survivors)
+    # They trained on until they were ended, and what they saved by then is resumed from.
+    assert 6 <= first.trace.completed <= 12
+    assert second.trace.completed in (12 - 4, 12 - 8, 0)
+
+
+@pytest.mark.ddp
+def test_a_rank_that_is_lost_takes_the_others_with_it(strike):
+    """Gloo raises in the peer at once, and torchrun ends with status 1."""
+    first, second = strike(RANKS, "rank:1", "step-end:6", launcher=TORCHRUN)
+    assert first.exit_code == 1
+    assert first.survivors == ()
+    assert second.trace.completed == 12 - 4
