@@ -130,6 +130,14 @@ def _what_held(document: Mapping[str, Any]) -> str:
         count = explored["held"]
         states = "the crash state" if count == 1 else f"one of {count} crash states"
         return f"Each resume from {states} {kept}."
+    refused = sum(
+        a["number"] > 1 and a["ended"] == "failed" and not a["steps"]
+        for t in document["trials"]
+        for a in t["attempts"]
+    )
+    if refused and not count:
+        who = "The attempt" if refused == 1 else f"Each of {refused} attempts"
+        return f"{who} after an interruption refused to go on, with an error."
     if not count:
         return "No attempt after an interruption had anything to resume from."
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
