@@ -298,7 +298,8 @@ def _divergence(divergence: Mapping[str, Any], *, width: int) -> list[Line]:
     if divergence.get("tensor"):
         text += f" ({divergence['tensor']}"
         if divergence.get("elements") is not None:
-            text += f", {divergence['elements']} elements"
+            count = divergence["elements"]
+            text += f", {count} element{'' if count == 1 else 's'}"
         if divergence.get("max_ulp") is not None:
             text += f", up to {divergence['max_ulp']} ULP"
         text += ")"
