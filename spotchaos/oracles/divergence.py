@@ -36,6 +36,12 @@ _UNKNOWN_CAUSE = (
     " deterministic"
 )
 
+_UNKNOWN_BATCH = (
+    "something that is not in the checkpoint makes this batch: a random generator of the"
+    " program's own (numpy.random.default_rng, random.Random), an augmentation drawn in a"
+    " worker, data that the program makes as it goes"
+)
+
 __all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"]
 
 
@@ -175,7 +181,7 @@ def _diverged(link: Link, rank: int, first: Difference) -> Finding:
         "diverged",
         f"everything that is known of step {link.joined} was restored, and step"
         f" {first.step} differs in {words}",
-        hint=_UNKNOWN_CAUSE,
+        hint=_UNKNOWN_BATCH if "batch" in first.components else _UNKNOWN_CAUSE,
         attempt=link.number,
         step=first.step,
         rank=rank,

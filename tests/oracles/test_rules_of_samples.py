@@ -152,24 +152,34 @@ def test_a_stream_that_was_moved_and_augments_the_same_samples_is_the_cause():
     assert names(judgement) == ["rng-disturbed"]
 
 
-def test_samples_that_the_run_never_had_may_be_of_a_memory_that_was_not_saved():
-    def made_anew(rank):
-        steps = []
-        for mark in rank.steps:
-            new = tuple(f"new {mark.step} {s}" for s in mark.samples)
-            other = {"batch": digest("new", new), "samples": digest("samples", new)}
-            components = {**mark.components, **other}
-            steps.append(
-                replace(mark, samples=new, ids="rows", rows=None, components=components)
-            )
-        return replace(rank, steps=tuple(steps))
+def made_anew(rank):
+    """Return a rank that trained on samples which nobody ever had."""
+    steps = []
+    for mark in rank.steps:
+        new = tuple(f"new {mark.step} {s}" for s in mark.samples)
+        other = {"batch": digest("new", new), "samples": digest("samples", new)}
+        components = {**mark.components, **other}
+        steps.append(
+            replace(mark, samples=new, ids="rows", rows=None, components=components)
+        )
+    return replace(rank, steps=tuple(steps))
 
+
+def test_samples_that_the_run_never_had_may_be_of_a_memory_that_was_not_saved():
     trial = PLAIN.trial([13], flaw=Flaw(disturbed={"rng.torch": 49}))
     known = judge(trial, BASELINE).findings[0]
     new = judge(with_last(trial, ranks=made_anew), BASELINE).findings[0]
     assert known.name == new.name == "rng-disturbed"
     assert "replay memory" not in known.hint
     assert "replay memory" in new.hint
+
+
+def test_a_batch_that_only_an_unseen_generator_explains_is_said_to_be_that():
+    program = Program(dropout_words=0, order="epoch")
+    trial = with_last(program.trial([13]), ranks=made_anew)
+    (finding,) = judge(trial, program.baseline()).findings
+    assert finding.name == "diverged"
+    assert "numpy.random.default_rng" in finding.hint
 
 
 def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
