@@ -73,6 +73,12 @@ class KillPoint:
                 f"kill point {text!r} names no occurrence",
                 hint=f"write {name}:3 for the third time it is reached",
             )
+        if text.isdecimal():
+            raise PlanError(
+                f"kill point {text!r} names no site",
+                hint=f"write step-end:{text} for the end of step {text}, or {text}s for"
+                " that time",
+            )
         if name not in SITES:
             near = closest(name, (*SITES, *MANY))
             raise PlanError(

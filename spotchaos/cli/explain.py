@@ -32,9 +32,12 @@ def command(finding: str | None) -> int:
         return 0
     known = (*FINDINGS, *NOTES)
     if finding not in known:
+        holding = [name for name in known if finding in name]
         raise UsageError(
             f"unknown finding {finding!r}",
-            hint=closest(finding, known) or "`spotchaos explain` lists them all",
+            hint=closest(finding, known)
+            or (f"one of {', '.join(holding)}?" if holding else None)
+            or "`spotchaos explain` lists them all",
         )
     _show(page(finding))
     return 0

@@ -67,6 +67,18 @@ def test_the_module_is_the_command():
             "did you mean 'rng-not-restored'?",
             id="finding",
         ),
+        pytest.param(
+            ["explain", "rng"],
+            "unknown finding 'rng'",
+            "rng-not-restored, rng-disturbed",
+            id="part-of-a-finding",
+        ),
+        pytest.param(
+            ["run", "--kill-at", "5", "--", "x"],
+            "kill point '5' names no site",
+            "write step-end:5",
+            id="a-bare-number",
+        ),
     ],
 )
 def test_a_slip_is_one_sentence_with_a_hint_and_status_2(
