@@ -48,6 +48,7 @@ _S3_ERRORS: Final = {
         "RequestTimeTooSkewed",
         "The difference between the request time and the server's time is too large.",
     ),
+    "unknown": (400, "InvalidRequest", "The request is not valid."),
     # CompleteMultipartUpload may answer 200 before it fails. Source: ibid.,
     # "CompleteMultipartUpload".
     "error-body": (200, "InternalError", "We encountered an internal error."),
@@ -59,6 +60,7 @@ _S3_BY_QUERY: Final = (
     ("DELETE", "uploadId", "AbortMultipartUpload", Kind.OBJECT),
     ("GET", "uploadId", "ListParts", Kind.OBJECT),
 )
+_S3_OF_UPLOADS: Final = frozenset({"UploadPart", "AbortMultipartUpload", "ListParts"})
 _S3_LISTING: Final = frozenset({"delimiter", "encoding-type", "list-type", "prefix"})
 _S3_OBJECT: Final = {
     "GET": ("GetObject", Kind.READ),
@@ -101,6 +103,8 @@ class S3Dialect:
 
     def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
         status, code, message = _S3_ERRORS[fault]
+        if fault == "unknown" and operation.name in _S3_OF_UPLOADS:
+            status, code, message = 404, "NoSuchUpload", "The upload does not exist."
         resource = escape(f"/{operation.bucket}/{operation.key}")
         body = (
             '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -129,6 +133,7 @@ _GS_ERRORS: Final = {
     "403": (403, "forbidden", "Forbidden"),
     "expired-token": (401, "authError", "Invalid Credentials"),
     "clock-skew": (403, "forbidden", "Request time is too skewed"),
+    "unknown": (400, "invalid", "The request is not valid."),
     "error-body": (200, "backendError", "Backend Error"),
 }
 _GS_PATH: Final = re.compile(

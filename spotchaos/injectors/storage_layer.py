@@ -6,6 +6,7 @@ every request and takes orders under `/_spotchaos/`.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
+
+from werkzeug.exceptions import HTTPException
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import UsageError
@@ -30,6 +33,8 @@ from spotchaos.providers.loopback import drop
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+log = logging.getLogger(__name__)
 
 LONGEST_LOG = 1_000_000
 _CHUNK_BYTES = 65_536
@@ -255,7 +260,7 @@ class StorageLayer:
             case "cut" | "truncated-get":
                 return self._half_of_answer(fault, environ, start_response, operation)
             case "lost-complete":
-                self._answer_of_store(environ)
+                self._answer_of_store(environ, operation)
                 self._note(environ, operation, 0, fault)
                 raise drop(environ, is_reset=False)
             case "lagging-list":
@@ -278,7 +283,23 @@ class StorageLayer:
             self._note(environ, operation, int(status[:3]), fault)
             return start_response(status, headers, *more)
 
-        return self._app(environ, started)
+        return self._ask(environ, started, operation)
+
+    def _ask(
+        self,
+        environ: WSGIEnvironment,
+        start_response: StartResponse,
+        operation: Operation,
+    ) -> Iterable[bytes]:
+        """Let the store answer; what it cannot make sense of is a bad request."""
+        try:
+            return self._app(environ, start_response)
+        except (OSError, HTTPException):
+            raise  # the client has gone, or sent what is no HTTP
+        except Exception as error:
+            log.info("the store does not understand %s: %r", operation.name, error)
+            status, content_type, body = self._dialect.error("unknown", operation)
+            return _send(start_response, status, content_type, body)
 
     def _half_of_answer(
         self,
@@ -288,7 +309,7 @@ class StorageLayer:
         operation: Operation,
     ) -> Iterable[bytes]:
         """Send the store's headers, full length included, and half of its bytes."""
-        status, headers, body = self._answer_of_store(environ)
+        status, headers, body = self._answer_of_store(environ, operation)
         self._note(environ, operation, int(status[:3]), fault)
         names = {name.lower() for name, _ in headers}
         if "content-length" not in names:
@@ -304,7 +325,7 @@ class StorageLayer:
         start_response: StartResponse,
         operation: Operation,
     ) -> Iterable[bytes]:
-        status, headers, body = self._answer_of_store(environ)
+        status, headers, body = self._answer_of_store(environ, operation)
         self._note(environ, operation, int(status[:3]), "lagging-list")
         newest_s = self._clock.monotonic() - LAG_S
         with self._lock:
@@ -320,7 +341,7 @@ class StorageLayer:
         return [body]
 
     def _answer_of_store(
-        self, environ: WSGIEnvironment
+        self, environ: WSGIEnvironment, operation: Operation
     ) -> tuple[str, list[tuple[str, str]], bytes]:
         """Let the store carry the request out, and keep its answer to ourselves."""
         answer: list[Any] = []
@@ -329,7 +350,7 @@ class StorageLayer:
             answer[:] = [status, list(headers)]
             return lambda data: None
 
-        chunks = self._app(environ, started)
+        chunks = self._ask(environ, started, operation)
         try:
             body = b"".join(chunks)
         finally:

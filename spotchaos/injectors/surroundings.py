@@ -43,6 +43,10 @@ LEAST_WINDOW_S = 1.0
 SHARE_OF_THE_REST = 0.5
 SAVES_THAT_FIT = 4.0
 POLLS_THAT_FIT = 2.5
+# Who heeds a notice asks, saves and ends; the end counts for more on a busy machine. But
+# the deadline must fall before the end of who does not.
+ENDS_THAT_FIT = 1.5
+MOST_OF_THE_REST = 0.8
 RECENT = 20  # requests that tell how often the program asks
 
 
@@ -53,6 +57,7 @@ class Pace:
     horizon: int
     step_s: float
     save_s: float  # the longest of its saves
+    end_s: float = 0.0  # from its last step or save to the end of the process
 
     @classmethod
     def of(cls, baseline: Attempt) -> Self:
@@ -73,7 +78,17 @@ class Pace:
             baseline.trace.completed,
             statistics.fmean(gaps) if gaps else 0.0,
             max(saves, default=0.0),
+            _end_s(baseline),
         )
+
+
+def _end_s(attempt: Attempt) -> float:
+    ranks = attempt.trace.ranks.values()
+    last_s = [mark.t_s for rank in ranks for mark in rank.steps[-1:]]
+    last_s += [s.ended_at_s for r in ranks for s in r.saves if s.ended_at_s is not None]
+    if not last_s:
+        return 0.0
+    return max(0.0, attempt.started_at_s + attempt.wall_s - max(last_s))
 
 
 def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> float:
@@ -93,6 +108,9 @@ def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> 
         SHARE_OF_THE_REST * rest_s,
         SAVES_THAT_FIT * pace.save_s,
         POLLS_THAT_FIT * poll_s,
+        min(
+            poll_s + pace.save_s + ENDS_THAT_FIT * pace.end_s, MOST_OF_THE_REST * rest_s
+        ),
     )
     return min(cloud_s, wanted_s)
 

@@ -36,6 +36,8 @@ def note_interruption(case: Case) -> Iterator[Note]:
             continue
         real_s = notice.grace_s / notice.time_scale
         asked = "never asked" if not notice.asked else f"asked {notice.asked} times"
+        if notice.refused:
+            asked += f", of which {notice.refused} were refused"
         yield Note(
             "notice-played",
             f"{notice.story} gave {notice.grace_s:g} s, played in {real_s:.3g} s (time"

@@ -113,6 +113,10 @@ def test_a_window_ends_before_the_program_and_fits_its_saves_and_polls():
     assert window_s(slow, done=40, poll_s=0.0, cloud_s=5.0) == 5.0
     assert window_s(slow, done=98, poll_s=5.0, cloud_s=120.0) == 12.5
     assert window_s(slow, done=99, poll_s=0.0, cloud_s=120.0) == 1.0
+    lingers = Pace(horizon=100, step_s=0.1, save_s=0.5, end_s=3.0)
+    assert window_s(lingers, done=0, poll_s=1.0, cloud_s=120.0) == 6.0
+    assert window_s(lingers, done=20, poll_s=1.0, cloud_s=120.0) == 6.0
+    assert window_s(lingers, done=50, poll_s=1.0, cloud_s=120.0) == 4.0
     writes = Pace(horizon=10, step_s=0.1, save_s=2.0)
     assert window_s(writes, done=5, poll_s=0.0, cloud_s=120.0) == 8.0
     assert window_s(None, done=5, poll_s=0.0, cloud_s=120.0) == 120.0

@@ -389,3 +389,21 @@ def test_the_command_serves_alone_and_ends_cleanly(make_client):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("PUT", "/bucket/k?partNumber=1&uploadId=none", 404, "NoSuchUpload"),
+        ("PUT", "/bucket/k?partNumber=x&uploadId=none", 404, "NoSuchUpload"),
+        ("PUT", "/nowhere/k?partNumber=1&uploadId=none", 404, "NoSuchBucket"),
+        ("POST", "/bucket?delete", 400, "InvalidRequest"),
+        ("POST", "/bucket/k?uploadId=none", 400, "InvalidRequest"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_as_s3_would(store, method, path, status, code):
+    answer = requests.request(method, store.base_url + path, data="<bad", timeout=10)
+    assert (answer.status_code, re.findall("<Code>(.*)</Code>", answer.text)) == (
+        status,
+        [code],
+    )
