@@ -99,8 +99,10 @@ def _written_between_steps(record: Recorded) -> list[list[FileOp]]:
     for op in record.history.ops:
         if op.number:
             after = bisect_right(ends_s, op.at_s)
-            windows.setdefault(max(1, after), []).append(op)
-    return [windows[after] for after in sorted(windows)]
+            windows.setdefault(after, []).append(op)
+    before = windows.pop(0, [])
+    found = [windows[after] for after in sorted(windows)]
+    return [[*before, *found[0]], *found[1:]] if found else []
 
 
 def _chosen_windows(
