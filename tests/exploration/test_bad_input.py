@@ -45,6 +45,11 @@ def test_one_save_alone_is_explored(hard):
     held(hard("once"))
 
 
+def test_a_database_that_nobody_sees_saving_is_cut_where_it_writes(hard):
+    told = held(hard("database"), least=20)
+    assert any("no save was seen" in why for why in told["why_not_visited"])
+
+
 def test_random_temporary_names_are_one_recording(hard):
     held(hard("random_names"))
 
