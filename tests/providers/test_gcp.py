@@ -20,6 +20,24 @@ def test_preempted_turns_true(play):
 
 
 @pytest.mark.parametrize(
+    ("name", "grace_s", "lasts_s"),
+    [
+        pytest.param("gcp", None, 30, id="spot"),
+        pytest.param("gcp", 120, 120, id="standard"),
+        pytest.param("gcp-extended", None, 150, id="longer-notice"),
+        pytest.param("gcp-shutdown", None, 30, id="with-the-guests-shutdown"),
+    ],
+)
+def test_a_preemption_ends_when_its_kind_of_machine_does(play, name, grace_s, lasts_s):
+    wire = play(name, grace_s=grace_s)
+    assert wire.get(PREEMPTED, **FLAVOR).text == "TRUE"
+    wire.clock.advance(lasts_s - 1)
+    assert wire.service.phase == "announced"
+    wire.clock.advance(1)
+    assert wire.service.phase == "gone"
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("gcp", "NONE"),
