@@ -124,6 +124,14 @@ def _warned_step(attempt: Attempt) -> int | None:
 def _finding(
     first: Attempt, differs_at: str | None, observed: str | None
 ) -> Finding | None:
+    if first.trace.torch_seen and not first.trace.completed:
+        return Finding(
+            "not-observed",
+            "the program ran to its end with torch, and the probe saw no optimizer step,"
+            " no backward, and no batch of a DataLoader",
+            hint="was there anything left to train? What changes its weights without"
+            " gradients (evolution, boosting) cannot be judged",
+        )
     if not first.trace.observed or not first.trace.completed:
         return Finding(
             "not-observed",

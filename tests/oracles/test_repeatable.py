@@ -186,7 +186,18 @@ def test_weights_that_change_once_are_not_vacuous():
 def test_a_run_without_any_step_was_not_observed():
     nothing = AttemptTrace(ranks={}, world_size=0, processes=1, torch_seen=False)
     attempt = replace(run(), trace=nothing)
-    assert judge_baselines((attempt, attempt)).finding.name == "not-observed"
+    finding = judge_baselines((attempt, attempt)).finding
+    assert finding.name == "not-observed"
+    assert "PYTHONPATH" in finding.hint
+
+
+def test_torch_without_any_step_is_not_blamed_on_the_interpreter():
+    nothing = AttemptTrace(ranks={}, world_size=0, processes=1, torch_seen=True)
+    attempt = replace(run(), trace=nothing)
+    finding = judge_baselines((attempt, attempt)).finding
+    assert finding.name == "not-observed"
+    assert "PYTHONPATH" not in finding.hint
+    assert "anything left to train" in finding.hint
 
 
 def lightly(attempt):
