@@ -80,7 +80,7 @@ def durability(
         return judgement.findings[0]
     first = new[0]
     name = _name([finding.name for finding in new], resumed, cut)
-    if name is None and _goes_on_elsewhere(judgement, new):
+    if name is None and _goes_on_elsewhere(judgement, new, resumed):
         name = "mixed-steps"
     where = place_of(cut.where)
     if name is None:
@@ -94,15 +94,20 @@ def durability(
     )
 
 
-def _goes_on_elsewhere(judgement: Judgement, new: Sequence[Finding]) -> bool:
+def _goes_on_elsewhere(
+    judgement: Judgement, new: Sequence[Finding], resumed: Attempt
+) -> bool:
     """Tell whether the program counts from another saved step than its state is of.
 
     That is what a position, kept in a file of its own, looks like that is of another
     save than the weights: no component is wrong, but the data and the count of steps.
     """
-    if not any(finding.name in _OF_POSITION for finding in new):
+    names = {finding.name for finding in new}
+    if names.isdisjoint(_OF_POSITION):
         return False
     for resume in judgement.resumes[-1:]:
+        if "step-count-wrong" in names and resume.joined and resumed.trace.completed:
+            return True  # after a clean stop it counts right
         for components in resume.restored.values():
             steps = {step for step in components.values() if isinstance(step, int)}
             if len(steps) > 1 and 0 not in steps:

@@ -7,6 +7,7 @@ every rename. Nothing here touches a disk but the reading of recorded bytes.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -23,6 +24,7 @@ from spotchaos.persistence.oplog import DATA_KINDS, Entry, FileOp, OpLog
 _ROOT = 0
 _STRIDE = 1 << 24
 _PUNCH, _ZERO, _KEEP = 2, 16, 1
+BEFORE_S = -1.0  # of files whose times are older than the log
 
 
 class Change(NamedTuple):
@@ -156,7 +158,7 @@ class History:
             edits: node -> its edits in order; a node that is left out has none.
         """
         table = dict(self._start_table)
-        changed_at_s = dict(self._made_at_s)
+        changed_at_s = {**self._start_times_s, **self._made_at_s}
         for step in names:
             for folder, name, node in step.changes:
                 changed_at_s[folder] = self.ops[step.order].at_s
@@ -176,7 +178,7 @@ class History:
             for name, node in children.get(folder, ()):
                 path = prefix + name
                 kind, target, mode = self._kinds[node]
-                times[path] = changed_at_s.get(node, -1.0)
+                times[path] = changed_at_s.get(node, BEFORE_S)
                 if kind == "dir":
                     things[path] = Thing("dir", None, None, mode, node)
                     stack.append((node, path + "/"))
@@ -291,6 +293,17 @@ class History:
             if not self.log.data.stat().st_size:
                 return b""
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    @functools.cached_property
+    def _start_times_s(self) -> dict[int, float]:
+        """When what lay there before was changed, all of it before the log began."""
+        found: dict[int, float] = {}
+        for entry in self.log.start if self._start_folder is not None else ():
+            with contextlib.suppress(OSError):
+                status = (self._start_folder or Path()).joinpath(entry.path).lstat()
+                found[self._node(entry.node)] = status.st_mtime
+        newest = max(found.values(), default=0.0)
+        return {node: at_s - newest + BEFORE_S for node, at_s in found.items()}
 
     def _take(self, index: int, op: FileOp) -> None:
         if op.kind in DATA_KINDS or (op.kind == "creat" and op.node is not None):

@@ -78,6 +78,18 @@ def test_a_position_of_another_save_than_the_weights_is_a_mixture(batch, expecte
     )
 
 
+@pytest.mark.parametrize(
+    ("joined", "steps", "expected"),
+    [(12, 3, "mixed-steps"), (12, 0, "step-count-wrong"), (0, 9, "step-count-wrong")],
+)
+def test_a_count_that_only_a_crash_makes_wrong_is_of_another_save(
+    joined, steps, expected
+):
+    resume = Resume(2, joined, {}, newest_resume_point=9, lost_steps=0)
+    said = replace(judged("step-count-wrong"), resumes=(resume,))
+    assert durability(said, resumed(steps), WRITE).name == expected
+
+
 def test_the_finding_points_at_the_line_that_made_the_op():
     found = durability(judged("resume-failed"), resumed(), WRITE)
     assert found.where == {"file": "train.py", "line": 7}

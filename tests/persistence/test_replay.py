@@ -1,5 +1,6 @@
 """Replaying a log gives what a plain model of a folder gives, whatever the ops."""
 
+import os
 from dataclasses import replace
 
 from hypothesis import given, strategies as st
@@ -257,3 +258,21 @@ def test_files_and_folders_have_the_times_of_their_last_changes(scribe, tmp_path
         "step-10",
         "step-9",
     ]
+
+
+def test_what_lay_there_before_keeps_the_order_of_its_times(tmp_path):
+    start = tmp_path / "start"
+    start.mkdir()
+    entries = [oplog.Entry(path="", node=1, kind="dir")]
+    for node, (name, at_s) in enumerate([("3.pt", 30), ("12.pt", 50), ("6.pt", 40)], 2):
+        (start / name).write_bytes(b"old")
+        os.utime(start / name, (at_s, at_s))
+        entries.append(oplog.Entry(path=name, node=node, kind="file", size=3))
+    new = oplog.FileOp(kind="creat", number=1, at_s=0.5, path="new", node=9)
+    history = History(oplog.OpLog(start=tuple(entries), ops=(new,)), start)
+    layout = build(history, StateToken(letter="K", number=2))
+    Materialiser(history).write(layout, tmp_path / "state")
+    names = sorted(
+        (path.stat().st_mtime, path.name) for path in (tmp_path / "state").iterdir()
+    )
+    assert [name for _, name in names] == ["3.pt", "6.pt", "12.pt", "new"]
