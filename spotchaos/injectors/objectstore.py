@@ -256,10 +256,14 @@ class S3Store(_ServedStore):
         return value
 
     def abandoned_uploads(self) -> list[tuple[str, str]]:
-        """Return bucket and key of every upload that was begun and neither ended nor aborted."""
+        """Return bucket and key of every upload that was begun and neither ended nor aborted.
+
+        A bucket whose lifecycle rules abort them by and by is left out.
+        """
         return sorted(
             (name, upload.key_name)
             for name, bucket in self._buckets().items()
+            if not any(rule.aimu_days for rule in bucket.rules)
             for upload in bucket.multiparts.values()
         )
 

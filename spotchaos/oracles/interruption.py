@@ -156,10 +156,10 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
         return
     if _came_early(attempt):
         return  # Nobody can keep a deadline that is not kept.
-    if not begun:
+    if not begun or (_was_refused(attempt) and _are_usual(case, link, begun)):
         if link.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
-        yield _ignored(link)
+        yield _ignored(link, saved=bool(begun))
     elif not _was_whole(case, link):
         yield Finding(
             "deadline-missed",
@@ -173,7 +173,21 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
         )
 
 
-def _ignored(link: Link) -> Finding:
+def _was_refused(attempt: Attempt) -> bool:
+    """Tell whether it asked after the notice, and was refused every time."""
+    notice = attempt.notice
+    if notice is None or attempt.signal is not None:
+        return False
+    return 0 < notice.asked_after == notice.refused
+
+
+def _are_usual(case: Case, link: Link, saves: list[SaveMark]) -> bool:
+    """Tell whether saves are those of the uninterrupted run: no answer to a notice."""
+    joined = link.joined or 0
+    return all(joined + save.step in case.habit.steps for save in saves)
+
+
+def _ignored(link: Link, *, saved: bool = False) -> Finding:
     attempt, notice = link.attempt, link.attempt.notice
     name = "signal-ignored" if attempt.notice_at_s is None else "notice-ignored"
     hint = (
@@ -199,7 +213,9 @@ def _ignored(link: Link) -> Finding:
     return Finding(
         name,
         f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"
-        f" {link.number} trained on to step {link.end} without beginning a save{said}",
+        f" {link.number} trained on to step {link.end}"
+        f" {'and saved only where it always does' if saved else 'without beginning a save'}"
+        f"{said}",
         hint=hint,
         attempt=link.number,
         step=link.end,

@@ -151,6 +151,16 @@ def test_a_part_that_fails_leaves_no_object(store, client):
         upload(client)
     assert keys(store) == []
     assert store.abandoned_uploads() == [("bucket", "key")]
+    rule = {
+        "ID": "tidy",
+        "Status": "Enabled",
+        "Filter": {"Prefix": ""},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1},
+    }
+    client.put_bucket_lifecycle_configuration(
+        Bucket="bucket", LifecycleConfiguration={"Rules": [rule]}
+    )
+    assert store.abandoned_uploads() == []
 
 
 def test_an_upload_that_is_cut_leaves_no_object(store, client):

@@ -120,6 +120,18 @@ def test_training_on_to_the_deadline_of_a_notice_is_ignoring_it():
     assert names(judge(trial, BASELINE)) == ["notice-ignored"]
 
 
+@pytest.mark.parametrize(("refused", "expected"), [(3, ["notice-ignored"]), (2, [])])
+def test_who_is_refused_every_time_did_not_save_for_the_notice(refused, expected):
+    trial = noticed(stop=18, deadline_s=1e8, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    notice = replace(first.notice, refused=refused)
+    trial = replace(trial, attempts=(replace(first, notice=notice), *others))
+    judgement = judge(trial, BASELINE)
+    assert names(judgement) == expected
+    for finding in judgement.findings:
+        assert "saved only where it always does; all 3 requests" in finding.message
+
+
 def test_nobody_can_keep_a_deadline_that_the_provider_does_not_keep():
     trial = noticed(stop=15, deadline_s=1e6, reclaimed_at_s=1.0)
     assert names(judge(trial, BASELINE)) == []
