@@ -88,6 +88,20 @@ def test_a_checkpoint_that_is_deleted_before_the_next_is_whole(toy):
     assert "deleted-before-saved" in findings(toy("deleted"), "kill")
 
 
+@pytest.mark.parametrize("how", ["by_time", "by_child"])
+def test_a_choice_by_file_time_and_a_child_that_saves_are_right(toy, how):
+    document = toy(how, saves=None)
+    assert document["classes"] == []
+    assert document["verdict"] == "held"
+    assert document["coverage"]["crash_states"]["held"] > 20
+
+
+def test_a_position_in_a_file_of_its_own_may_be_of_another_save(toy):
+    document = toy("apart")
+    assert "mixed-steps" in findings(document, "kill")
+    assert "os.replace" in line_of(document, "mixed-steps")
+
+
 def test_a_program_that_never_saves_is_told_so(toy):
     assert "no-checkpoint" in findings(toy("never"))
 
