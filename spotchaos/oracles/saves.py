@@ -11,9 +11,9 @@ was begun of a later step, and never where nobody knows of which step it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from spotchaos.model import (
     Attempt,
@@ -59,14 +59,14 @@ class Habit:
     """How the baseline saves: what every whole resume point has.
 
     `steps` are those at which the baseline saved one before its last step; `writes` is
-    how many objects a save puts into a store.
+    what each save puts into a store, see `writes_per_save`.
     """
 
     patterns: tuple[str, ...]
     writers: frozenset[int]
     parts: frozenset[str]
     steps: tuple[int, ...]
-    writes: int = 0
+    writes: Mapping[str, int] = field(default_factory=dict)
 
 
 def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
@@ -133,13 +133,13 @@ def saves_of(
     return found
 
 
-def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: int = 0) -> bool:
+def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]) -> bool:
     """Tell whether a fault struck this save, or its upload was under way at the kill.
 
     Args:
         save: the one in question.
         attempt: which made it.
-        writes: objects that a save puts into a store, see `writes_per_save`.
+        writes: what a save puts into a store, see `writes_per_save`.
     """
     if _is_under_way(save, attempt, writes):
         return True
@@ -162,19 +162,25 @@ def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: int = 0) -> bool:
     return False
 
 
-def writes_per_save(attempt: Attempt) -> int:
-    """Return how many objects every save of an uninterrupted run puts into its store."""
-    if attempt.stored is None:
-        return 0
+def writes_per_save(attempt: Attempt) -> dict[str, int]:
+    """Return what every save of an uninterrupted run puts into its store: shape, how often.
+
+    Uploads in the background may lag behind: what counts is that in the end there are as
+    many of a shape as saves, or twice as many, and so on.
+    """
     begun_s = _begins(attempt).values()
-    counts = [
-        sum(start <= at_s < end for at_s in _accepted(attempt.stored.requests))
-        for start, end in pairwise([*begun_s, float("inf")])
-    ]
-    return min(counts, default=0)
+    if attempt.stored is None or not begun_s:
+        return {}
+    counts = Counter(
+        _name_of(request)
+        for request in _accepted(attempt.stored.requests)
+        if request.at_s >= min(begun_s)
+    )
+    whole = {shape: divmod(count, len(begun_s)) for shape, count in counts.items()}
+    return {shape: each for shape, (each, rest) in whole.items() if not rest}
 
 
-def _is_under_way(save: SaveMark, attempt: Attempt, writes: int) -> bool:
+def _is_under_way(save: SaveMark, attempt: Attempt, writes: Mapping[str, int]) -> bool:
     """Tell whether a kill came before all of a save's objects were in the store.
 
     Writes that the store refused, and that nobody repeated, are not under way. Uploads in
@@ -185,11 +191,16 @@ def _is_under_way(save: SaveMark, attempt: Attempt, writes: int) -> bool:
         return False
     begun = _begins(attempt)
     own = [begin for step, begin in begun.items() if step <= save.step]
-    accepted = _accepted(stored.requests)
-    since = sum(at_s >= own[-1] for at_s in accepted)
-    in_all = sum(at_s >= own[0] for at_s in accepted)
-    if since < writes or in_all < writes * len(own):
-        return True
+    for shape, each in writes.items():
+        came_at_s = [
+            request.at_s
+            for request in _accepted(stored.requests)
+            if _name_of(request) == shape
+        ]
+        since = sum(at_s >= own[-1] for at_s in came_at_s)
+        in_all = sum(at_s >= own[0] for at_s in came_at_s)
+        if since < each or in_all < each * len(own):
+            return True
     # What is on its way in parts is of the newest save that had begun by then.
     return any(
         own[-1] == max((b for b in begun.values() if b <= at_s), default=None)
@@ -224,11 +235,14 @@ def unsaved(attempt: Attempt) -> list[Request]:
     return [r for r in last.values() if not r.is_accepted and r.fault]
 
 
-def _accepted(requests: Iterable[Request]) -> list[float]:
-    """Return when each object was put into the store; parts are none yet."""
-    return [
-        r.at_s for r in requests if r.kind in WRITES and r.is_accepted and not r.part
-    ]
+def _name_of(request: Request) -> str:
+    """Return the shape of an object's last name; folders may be a machine's own."""
+    return pattern_of(request.path.rpartition("/")[2])
+
+
+def _accepted(requests: Iterable[Request]) -> list[Request]:
+    """Return what put an object into the store; parts are none yet."""
+    return [r for r in requests if r.kind in WRITES and r.is_accepted and not r.part]
 
 
 def _begins(attempt: Attempt) -> dict[int, float]:

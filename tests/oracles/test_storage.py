@@ -237,6 +237,30 @@ def test_an_upload_that_lags_behind_by_a_save_is_under_way(program):
     assert judge(replace(trial, attempts=(one, two)), baseline).findings == ()
 
 
+def test_a_baseline_that_lags_behind_tells_what_a_save_stores(program):
+    base = program.baseline()
+    late = [
+        replace(run, stored=replace(run.stored, requests=delayed(run)))
+        for run in storing_two(program, base.runs)
+    ]
+    baseline = replace(base, runs=tuple(late))
+    trial = program.trial([13], flaw=Flaw(older=1))
+    one, two = storing_two(program, trial.attempts)
+    kept = one.stored.requests[:-1]  # its last save lacks an object
+    one = replace(one, stored=replace(one.stored, requests=kept))
+    assert judge(replace(trial, attempts=(one, two)), baseline).findings == ()
+
+
+def delayed(run):
+    """Return requests of which every second comes once the next save has begun."""
+    begun = [save.begun_at_s for save in run.trace.ranks[0].saves]
+    gap_s = begun[1] - begun[0]
+    return tuple(
+        replace(request, at_s=request.at_s + gap_s * (index % 2) * 1.1)
+        for index, request in enumerate(run.stored.requests)
+    )
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_is_sent_late_is_of_the_save_before(program, whole):
     base = program.baseline()
