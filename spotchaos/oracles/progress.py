@@ -302,7 +302,8 @@ def _count(case: Case) -> Iterator[Finding]:
         "step-count-wrong",
         f"{said}; the uninterrupted run has {steps_of(case.horizon)}",
         hint="save the epoch and the step that are *done*, start the loop at the next,"
-        " and compute the total once, not again from what is left",
+        " and compute the total once, not again from what is left; with early stopping,"
+        " save the best value and how long it has lasted",
         attempt=link.number,
         step=end,
     )
