@@ -1,6 +1,8 @@
 """Explorations of small programs, each run once for all the tests that look at it."""
 
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,17 @@ PROGRAMS = Path(__file__).parent / "programs"
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_python():
+    """Let `python` be the interpreter of the tests, whether or not it is activated."""
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(sys.executable).parent)
+        patch.setenv("PATH", here, prepend=os.pathsep)
+        yield
+
+
 @pytest.fixture(scope="session")
-def explored(tmp_path_factory):
+def explored(own_python, tmp_path_factory):
     """Return a function that explores a program; the same one is explored once."""
     from spotchaos.exploration import explore
     from spotchaos.report.document import make_document
@@ -28,7 +39,10 @@ def explored(tmp_path_factory):
                 folder=folder,
                 **options,
             )
-            known[key] = make_document(explore(settings, lambda event: None))
+            outcome = explore(settings, lambda event: None)
+            # Nothing is found in what was not looked at.
+            assert outcome.trouble is None, (outcome.trouble, outcome.hint)
+            known[key] = make_document(outcome)
         return known[key]
 
     return run
