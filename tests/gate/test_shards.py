@@ -10,14 +10,13 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from spotchaos.campaign import Campaign
-from spotchaos.clock import ManualClock
 from spotchaos.errors import HarnessError, ReportError
 from spotchaos.model import Verdict
 from spotchaos.plan import Plan
 from spotchaos.report import html
 from spotchaos.report.document import make_document
 from spotchaos.report.merging import merge
+from spotchaos.scheduling import own_part
 
 _SPEC = importlib.util.spec_from_file_location(
     "shard_outcomes", Path(__file__).parents[1] / "report" / "outcomes.py"
@@ -26,21 +25,19 @@ outcomes = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(outcomes)
 
 
-def own_part(shard, plans):
-    settings = outcomes.make_settings(shard=shard)
-    campaign = Campaign(settings, lambda event: None, ManualClock())
-    return campaign._own_part(plans)
+def part_of(shard, plans):
+    return own_part(outcomes.make_settings(shard=shard), plans)
 
 
 def test_every_plan_is_in_exactly_one_shard_under_its_own_number():
     plans = [Plan.parse(f"step-end:{n}") for n in range(1, 8)]
-    parts = [own_part((n, 3), plans) for n in (1, 2, 3)]
+    parts = [part_of((n, 3), plans) for n in (1, 2, 3)]
     assert sorted(pair for part in parts for pair in part) == list(enumerate(plans, 1))
 
 
 def test_a_shard_without_plans_proves_nothing():
     with pytest.raises(HarnessError, match="part 3/3 has none of the 2 plans"):
-        own_part((3, 3), [Plan.parse("step-end:1"), Plan.parse("step-end:2")])
+        part_of((3, 3), [Plan.parse("step-end:1"), Plan.parse("step-end:2")])
 
 
 def shard(part, of, *pairs, verdict=None, **more):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from moto.server import ThreadedMotoServer
 
-from spotchaos.training import manifest as manifests, transformer
+from spotchaos.training import manifest as manifests
 from spotchaos.training.checkpoint import STATE, CheckpointStore
 from spotchaos.training.command import main
 from spotchaos.training.manifest import FileEntry, Manifest
@@ -89,11 +89,6 @@ def of_another_program(out):
         path.write_bytes(replace(known, files={STATE: entry}).to_bytes())
 
 
-def wider():
-    """Have the command build a model of other shapes, under the same name."""
-    transformer.CharTransformer.__init__.__kwdefaults__["size"] = 48
-
-
 def no_permission():
     def refuse(path, mode=0o777, *, dir_fd=None):
         raise PermissionError(13, "Permission denied", path)
@@ -148,7 +143,7 @@ def no_permission():
             id="virtual-workers",
         ),
         pytest.param(
-            None, [], {"patch": wider}, "is of another model: ", "build the model",
+            None, ["--size", "48"], {}, "is of another model: ", "build the model",
             id="other-shapes",
         ),
         pytest.param(
