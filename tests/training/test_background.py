@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from spotchaos.errors import CheckpointError
+from spotchaos.training import background
 from spotchaos.training.background import BackgroundSaver, SnapshotPool
 from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.keeper import Keeper
@@ -128,6 +129,17 @@ def test_a_copy_has_the_values_whatever_lies_in_memory(tensor):
     assert torch.equal(copied, tensor.detach())
     assert copied.dtype == tensor.dtype
     assert copied.shape == tensor.shape
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_state_of_many_pieces_is_copied_whole(monkeypatch, cores):
+    monkeypatch.setattr(background, "PIECE", 1000)  # bytes
+    monkeypatch.setattr(
+        background.os, "sched_getaffinity", lambda pid: set(range(cores))
+    )
+    state = {f"w{n}": torch.arange(n * 37, dtype=torch.int64) for n in range(60)}
+    copied = SnapshotPool().copy(state)
+    assert all(torch.equal(copied[name], tensor) for name, tensor in state.items())
 
 
 def test_stalls_are_measured():
