@@ -17,6 +17,7 @@ MOST_POINTS = 400
 # A state costs as much as there are ops before it: a program of very many small writes
 # is cut at fewer points, so that drawing its states takes seconds.
 LEAST_POINTS, MOST_WORK = 20, 400_000
+# Of a run of writes to one file so many are cut: its first, some amid it, its last.
 MOST_IN_RUN = 6
 
 

@@ -199,6 +199,11 @@ class Request:
             return bool(self.part)
         return 200 <= self.status < 300 and not self.fault.endswith("-error-body")
 
+    @property
+    def made_object(self) -> bool:
+        """Whether it put a whole object into the store: a part of one is none yet."""
+        return self.kind in ("write", "commit") and self.is_accepted and not self.part
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:

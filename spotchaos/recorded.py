@@ -322,11 +322,12 @@ def is_done(history: History, op: FileOp) -> bool:
     """Tell whether an op completes what it makes: a file in place is torn before."""
     if op.kind in ("rename", "link", "symlink"):
         return True
-    node, at = history.node_of(op), history.ops.index(op)
+    if op.kind != "write" or op.number is None:
+        return False
+    node, at = history.node_of(op), history.index_of(op.number)
     later = (s.edit for s in history.data if s.node == node and s.order > at)
     following = next(later, None)
-    is_last = following is None or (following.kind == "trunc" and not following.start)
-    return op.kind == "write" and is_last
+    return following is None or (following.kind == "trunc" and not following.start)
 
 
 def leads_to_checkpoint(

@@ -234,13 +234,7 @@ def with_uploads(attempt: Attempt) -> Attempt:
     ranks = attempt.trace.ranks
     if attempt.stored is None or any(s.paths for r in ranks.values() for s in r.saves):
         return attempt
-    puts = [
-        request
-        for request in attempt.stored.requests
-        if request.kind in (Kind.WRITE, Kind.COMMIT)
-        and request.is_accepted
-        and not request.part
-    ]
+    puts = [request for request in attempt.stored.requests if request.made_object]
     named = {
         number: replace(rank, saves=tuple(_named(rank.saves, puts)))
         for number, rank in ranks.items()

@@ -123,6 +123,16 @@ class RunningAttempt:
                 hint="`spotchaos doctor` says what this machine can do",
             )
 
+    def listen(self, places: Sequence[tuple[str, int]]) -> None:
+        """Open sockets in the machine's own network, for an attempt without one."""
+        self._own_listeners += [socket.create_server(place) for place in places]
+
+    @property
+    def listeners(self) -> list[socket.socket]:
+        """Sockets of ours that the program reaches, in the order asked for."""
+        inside = [] if self._outer is None else self._outer.listeners
+        return [*self._own_listeners, *inside]
+
     # --- waiting ---
 
     def wait(self, timeout_s: float | None = None) -> Halted | Exited | None:
@@ -239,16 +249,6 @@ class RunningAttempt:
         self._note_end()
 
     # --- watching ---
-
-    def listen(self, places: Sequence[tuple[str, int]]) -> None:
-        """Open sockets in the machine's own network, for an attempt without one."""
-        self._own_listeners += [socket.create_server(place) for place in places]
-
-    @property
-    def listeners(self) -> list[socket.socket]:
-        """Sockets of ours that the program reaches, in the order asked for."""
-        inside = [] if self._outer is None else self._outer.listeners
-        return [*self._own_listeners, *inside]
 
     def progress(self) -> Mapping[int, tuple[int, Mapping[str, int]]]:
         """Return, for each rank, the steps done and how often each site was reached."""

@@ -242,7 +242,7 @@ def _name_of(request: Request) -> str:
 
 def _accepted(requests: Iterable[Request]) -> list[Request]:
     """Return what put an object into the store; parts are none yet."""
-    return [r for r in requests if r.kind in WRITES and r.is_accepted and not r.part]
+    return [request for request in requests if request.made_object]
 
 
 def _begins(attempt: Attempt) -> dict[int, float]:

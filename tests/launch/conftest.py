@@ -32,6 +32,14 @@ def mechanisms_named(name):
     return Mechanisms()
 
 
+def everything_below(folder):
+    """Return name, time and mode of each entry: what a test compares before and after."""
+    return sorted(
+        (str(p.relative_to(folder)), p.lstat().st_mtime_ns, p.lstat().st_mode)
+        for p in folder.rglob("*")
+    )
+
+
 @pytest.fixture
 def mechanisms(request):
     return mechanisms_named(getattr(request, "param", "best"))

@@ -1,4 +1,4 @@
-"""Nothing of the user's is written, nothing is reached outside, nothing lives on."""
+"""Nothing of the user's is written, and nothing is reached outside."""
 
 import os
 import shutil
@@ -12,20 +12,13 @@ import pytest
 from spotchaos.launch.addresses import free_port
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.program import wants_terminal
-from spotchaos.launch.workspace import PREFIX, Workspace
-from tests.launch.conftest import BOUND_S, mechanisms_named
+from spotchaos.launch.workspace import Workspace
+from tests.launch.conftest import BOUND_S, everything_below
 
 overlays = pytest.mark.parametrize("mechanisms", ["best", "user"], indirect=True)
 everywhere = pytest.mark.parametrize(
     "mechanisms", ["best", "user", "copy", "none"], indirect=True
 )
-
-
-def everything_below(folder):
-    return sorted(
-        (str(p.relative_to(folder)), p.lstat().st_mtime_ns, p.lstat().st_mode)
-        for p in folder.rglob("*")
-    )
 
 
 @everywhere
@@ -256,165 +249,6 @@ def test_threads_and_hash_seed_are_pinned(run):
         threads=3,
     )
     assert attempt.output_tail == "3 0"
-
-
-@everywhere
-def test_a_daemon_dies_with_its_attempt(start, folder):
-    attempt = start(
-        """
-        import os, sys, time
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-        if os.fork():
-            os._exit(0)
-        while True:
-            time.sleep(1)
-        """
-    )
-    assert attempt.wait(BOUND_S) == Exited(0)
-    assert len(attempt.survivors) == 1
-    assert "while True" in attempt.survivors[0]
-    (daemon,) = attempt.members()
-    attempt.reclaim()
-    assert attempt.members() == []
-    assert not Path(f"/proc/{daemon.pid}").exists()
-
-
-@everywhere
-def test_the_port_that_a_survivor_keeps_is_seen(start):
-    attempt = start(
-        """
-        import os, socket, time
-        listener = socket.create_server(("127.0.0.1", 0))
-        gone = socket.create_server(("127.0.0.1", 0))
-        socket.create_connection(gone.getsockname()).close()
-        gone.close()
-        print(listener.getsockname()[1], flush=True)
-        if os.fork():
-            os._exit(0)
-        os.setsid()
-        while True:
-            time.sleep(1)
-        """
-    )
-    assert attempt.wait(BOUND_S) == Exited(0)
-    (listening,) = attempt.ports
-    assert "create_server" in listening[0]
-    assert listening[1] == int(attempt.output_tail)
-    attempt.reclaim()
-
-
-@everywhere
-def test_workers_in_sessions_of_their_own_die_with_a_reclaim(start):
-    attempt = start(
-        """
-        import subprocess, sys
-        code = "import time, sys; print('up', flush=True); time.sleep(1000)"
-        command = [sys.executable, "-I", "-c", code]
-        workers = [subprocess.Popen(command, start_new_session=True) for _ in range(2)]
-        for worker in workers:
-            worker.wait()
-        """
-    )
-    while attempt.output_tail.count("up") < 2:
-        assert attempt.wait(0.05) is None, attempt.output_tail
-    pids = [process.pid for process in attempt.members()]
-    assert len(pids) == 3
-    attempt.reclaim()
-    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
-    assert attempt.exit_code is None
-    assert attempt.cpu_s > 0
-
-
-HARNESS = """
-import sys
-from pathlib import Path
-from spotchaos.launch.starting import launch
-from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import Workspace
-from tests.launch.conftest import mechanisms_named
-folder = Path(sys.argv[1])
-code = '''
-import os, time
-os.setsid() if os.fork() == 0 else None
-n = 0
-while True:
-    n += 1
-    open(f"file{n % 7}", "w").write(str(n))
-    print("writing", flush=True)
-    time.sleep(0.001)
-'''
-workspace = Workspace(folder, mechanisms=mechanisms_named(sys.argv[2]))
-program = Program((sys.executable, "-I", "-c", code), folder)
-print(workspace.scratch, flush=True)
-attempt = launch(program, workspace.view("a"), number=1, orders={})
-if sys.argv[3] == "frozen":
-    while "writing" not in attempt.output_tail:
-        attempt.wait(0.01)
-    attempt.freeze()
-print(*[p.pid for p in attempt.members()], attempt._init, attempt._outer.pid, flush=True)
-attempt.wait()
-"""
-
-
-@pytest.mark.parametrize("state", ["running", "frozen"])
-@pytest.mark.parametrize("name", ["best", "user", "copy", "none"])
-def test_killing_the_harness_leaves_nothing(folder, name, state):
-    (folder / "mine").write_text("x")
-    mechanisms_named(name)  # or skip
-    before = everything_below(folder)
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(
-        [sys.executable, "-c", HARNESS, str(folder), name, state],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-    ) as harness:
-        scratch = Path(harness.stdout.readline().strip())
-        pids = [int(word) for word in harness.stdout.readline().split()]
-        harness.kill()
-    assert len(pids) >= 3
-    for pid in pids:
-        wait_until_gone(pid)
-    assert everything_below(folder) == before
-    assert not scratch.exists()
-    assert not Path("/dev/shm", scratch.name).exists()
-
-
-def wait_until_gone(pid):
-    """Return when a process is gone; one that is not our child has no other notice."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    import select
-
-    with os.fdopen(descriptor, "rb") as file:
-        assert select.select([file], [], [], BOUND_S)[0], f"{pid} lives"
-
-
-def test_a_closed_workspace_leaves_nothing(folder, mechanisms):
-    with Workspace(folder, mechanisms=mechanisms) as workspace:
-        workspace.view("a")
-        scratch = workspace.scratch
-        assert scratch.name.startswith(PREFIX)
-        assert scratch.exists()
-    assert not scratch.exists()
-    assert not Path("/dev/shm", scratch.name).exists()
-
-
-def test_a_scratch_folder_without_an_owner_is_swept(folder, mechanisms, tmp_path):
-    from spotchaos.launch.workspace import sweep
-
-    old = tmp_path / f"{PREFIX}old"
-    (old / "view" / "u0").mkdir(parents=True)
-    (old / "lock").touch()
-    with Workspace(folder, tmp_path, mechanisms) as workspace:
-        sweep(tmp_path)
-        assert workspace.scratch.exists()
-    assert not old.exists()
 
 
 def test_a_program_that_wants_a_terminal_gets_one(run):

@@ -204,11 +204,13 @@ def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
     assert "skipped steps" in finding.message
 
 
-def test_a_step_that_was_saved_half_way_says_what_is_lost():
+def in_two(kept):
+    """Let steps be made of two micro-batches; `first`: that one of one, with `kept`."""
+
     def accumulated(rank, first=None):
         steps = []
         for mark in rank.steps:
-            cut = mark.samples[len(mark.samples) // 2 :]
+            cut = kept(mark.samples)
             other = {"batch": digest("half", cut), "samples": digest("samples", cut)}
             half = mark.step == first
             steps.append(
@@ -221,13 +223,22 @@ def test_a_step_that_was_saved_half_way_says_what_is_lost():
             )
         return replace(rank, steps=tuple(steps))
 
+    return accumulated
+
+
+def first_step_of(kept):
+    """Return the findings of a resume whose first step has one micro-batch of two."""
+    accumulated = in_two(kept)
     runs = tuple(changed(run, ranks=accumulated) for run in BASELINE.runs)
     baseline = replace(BASELINE, runs=runs)
     trial = PLAIN.trial([13])
-    whole = with_last(trial, ranks=accumulated)
-    assert names(judge(whole, baseline)) == []
+    assert names(judge(with_last(trial, ranks=accumulated), baseline)) == []
     halved = with_last(trial, ranks=lambda rank: accumulated(rank, first=1))
-    (finding,) = judge(halved, baseline).findings
+    return judge(halved, baseline).findings
+
+
+def test_a_step_that_was_saved_half_way_says_what_is_lost():
+    (finding,) = first_step_of(lambda samples: samples[len(samples) // 2 :])
     assert finding.name == "samples-skipped"
     assert finding.message.startswith(
         "the first step after the resume at step 12 was made of 1 micro-batch instead of"
@@ -236,26 +247,7 @@ def test_a_step_that_was_saved_half_way_says_what_is_lost():
 
 
 def test_a_step_of_fewer_micro_batches_is_said_to_be_that():
-    def cut(rank, first=None):
-        steps = []
-        for mark in rank.steps:
-            part = mark.samples[: len(mark.samples) // 2]
-            other = {"batch": digest("half", part), "samples": digest("samples", part)}
-            half = mark.step == first
-            steps.append(
-                replace(
-                    mark,
-                    micro=1 if half else 2,
-                    samples=part if half else mark.samples,
-                    components={**mark.components, **(other if half else {})},
-                )
-            )
-        return replace(rank, steps=tuple(steps))
-
-    runs = tuple(changed(run, ranks=cut) for run in BASELINE.runs)
-    baseline = replace(BASELINE, runs=runs)
-    halved = with_last(PLAIN.trial([13]), ranks=lambda rank: cut(rank, first=1))
-    (finding,) = judge(halved, baseline).findings
+    (finding,) = first_step_of(lambda samples: samples[: len(samples) // 2])
     assert finding.message.startswith(
         "step 13, after the resume at step 12, was made of 1 micro-batch instead of 2; "
     )

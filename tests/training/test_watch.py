@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
 import pytest
 
@@ -18,15 +17,11 @@ from spotchaos.training.watch import STOPPING, InterruptionWatch, Wish, deaf_wor
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
-TOKEN = "/latest/api/token"
-PREEMPTED = "/computeMetadata/v1/instance/preempted"
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DEADLINE = "2026-01-01T00:02:00Z"
 LIMIT_S = 20
 
 
-def order(time=DEADLINE, action="terminate"):
-    return 200, json.dumps({"action": action, "time": time}), {}
+def order(time):
+    return 200, json.dumps({"action": "terminate", "time": time}), {}
 
 
 class Scripted:
