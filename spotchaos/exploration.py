@@ -43,9 +43,8 @@ from spotchaos.settings import Settings
 from spotchaos.stage import wanted_by
 
 MOST_RESUMES = 2  # of those that are recorded in their turn
-MOST_BEFORE = (
-    24  # crash points before the chosen ones, where these begin with a failure
-)
+# Crash points before the chosen ones, where these begin with a failure.
+MOST_BEFORE = 24
 CONFIRMED = Note("confirmed-cold", "a fresh process showed this finding as well")
 
 

@@ -295,6 +295,8 @@ class StorageLayer:
         try:
             return self._app(environ, start_response)
         except (OSError, HTTPException):
+            with self._lock:
+                self._leave(operation)
             raise  # the client has gone, or sent what is no HTTP
         except Exception as error:
             log.info("the store does not understand %s: %r", operation.name, error)
@@ -340,6 +342,11 @@ class StorageLayer:
         start_response(status, [*kept, ("Content-Length", str(len(body)))])
         return [body]
 
+    def _leave(self, operation: Operation) -> None:
+        """Note that a request is no longer being answered; the lock is held."""
+        where = (operation.bucket, operation.key)
+        self._busy[where] = max(0, self._busy[where] - 1)
+
     def _answer_of_store(
         self, environ: WSGIEnvironment, operation: Operation
     ) -> tuple[str, list[tuple[str, str]], bytes]:
@@ -364,7 +371,7 @@ class StorageLayer:
         length = environ.get("CONTENT_LENGTH") or ""
         with self._lock:
             self._count += 1
-            self._busy[operation.bucket, operation.key] -= 1
+            self._leave(operation)
             if operation.kind in {Kind.WRITE, Kind.COMMIT}:
                 written = (operation.bucket, operation.key)
                 self._written_s[written] = self._clock.monotonic()
