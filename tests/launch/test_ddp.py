@@ -9,11 +9,12 @@ from spotchaos.launch.attempt import Exited
 from tests.launch.conftest import BOUND_S
 
 SOURCE = """
-import torch, torch.distributed as dist
+import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(value)
-print("sum", value.item(), flush=True)
+# One write: two ranks share the terminal, and pieces of their lines would mix.
+os.write(1, f"sum {value.item()}\n".encode())
 dist.destroy_process_group()
 """
 
