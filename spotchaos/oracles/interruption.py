@@ -66,7 +66,7 @@ def _not_reached(case: Case) -> Iterator[Finding]:
     if case.trial.dropped:
         return
     for link in case.links:
-        if not link.attempt.reached:
+        if not link.attempt.reached and not _explains_itself(case, link):
             yield Finding(
                 "not-reached",
                 f"attempt {link.number} ended before it reached its kill point in"
@@ -75,6 +75,13 @@ def _not_reached(case: Case) -> Iterator[Finding]:
                 attempt=link.number,
                 step=link.end,
             )
+
+
+def _explains_itself(case: Case, link: Link) -> bool:
+    """Tell whether a resume failed, for which it is convicted: there was no later."""
+    if not link.is_resume or (case.accept_refusal and not link.trained):
+        return False
+    return link.attempt.ended in (Ended.FAILED, Ended.HUNG)
 
 
 def _hint_of(attempt: Attempt) -> str:

@@ -123,9 +123,13 @@ def _exception() -> dict[str, Any] | None:
         if place is None or _is_of_program(file):
             place = (file, traceback.tb_lineno)
         traceback = traceback.tb_next
+    message = str(error)
+    if len(message) > 4000:
+        # A launcher quotes its child's traceback, whose last lines say what it was.
+        message = f"{message[:1000]}\n...\n{message[-3000:]}"
     return {
         "type": type(error).__name__,
-        "message": str(error)[:2000],
+        "message": message,
         "file": place and place[0],
         "line": place and place[1],
     }

@@ -324,8 +324,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     ]
     said += _compressed(document)
     said += _faults(document)
-    coverage = document["coverage"]
-    dropped = coverage.get("not_reached") or 0
+    dropped = sum(len(trial.get("dropped", ())) for trial in document["trials"])
     if dropped:
         said.append(
             f"{dropped} drawn kill point{'s were' if dropped != 1 else ' was'} not"

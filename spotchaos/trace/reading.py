@@ -8,6 +8,7 @@ what the counters still know is used where the farewell is missing.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -53,12 +54,42 @@ def read_attempt(folder: Path) -> AttemptTrace:
     for process in chosen.values():
         process.adopt(mains)
     sizes = [p.world_size for p in chosen.values() if p.world_size]
+    ranks = {rank: chosen[rank].finished() for rank in sorted(chosen)}
+    for rank, trace in ranks.items():
+        cause = _cause(chosen[rank], mains)
+        if cause is not chosen[rank]:
+            ranks[rank] = replace(trace, exception=cause.exception)
     return AttemptTrace(
-        ranks={rank: chosen[rank].finished() for rank in sorted(chosen)},
+        ranks=ranks,
         world_size=max(sizes, default=len(chosen)),
         processes=len(processes),
         torch_seen=any(p.torch for p in processes),
     )
+
+
+# What a launcher raises of which a child failed: it tells the command, not the reason.
+_OF_A_CHILD = frozenset(
+    ("CalledProcessError", "ChildFailedError", "ProcessExitedException", "SystemExit")
+)
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|/spotchaos/probe/|^<")
+
+
+def _cause(process: _Process, mains: Iterable[_Process]) -> _Process:
+    """Return the child whose failure a launcher reports, else the process itself."""
+    found = process.exception
+    if found is None or found.type not in _OF_A_CHILD:
+        return process
+    failed = [
+        p
+        for p in mains
+        if p.hello.get("ppid") == process.hello.get("pid")
+        and p is not process
+        and p.exception is not None
+    ]
+    last = max(failed, key=lambda p: float((p.bye or {}).get("t") or 0.0), default=None)
+    return process if last is None else _cause(last, mains)
 
 
 @dataclass(slots=True)
@@ -106,6 +137,10 @@ class _Process:
     @property
     def world_size(self) -> int:
         return int(self.hello.get("world_size") or 0)
+
+    @property
+    def exception(self) -> ProgramException | None:
+        return _exception((self.bye or {}).get("exception"))
 
     @property
     def is_main(self) -> bool:
@@ -167,7 +202,7 @@ class _Process:
             },
             main_optimizer=bye.get("main_optimizer"),
             counted={k: int(v) for k, v in dict(bye.get("counted") or {}).items()},
-            exception=_exception(bye.get("exception")),
+            exception=self.exception,
             said_bye=self.bye is not None,
             modules=tuple((str(n), str(f)) for n, f in bye.get("modules") or ()),
             dumps=tuple(self.dumps),
@@ -397,12 +432,40 @@ def _exception(found: Any) -> ProgramException | None:
     if not isinstance(found, Mapping):
         return None
     line = found.get("line")
-    return ProgramException(
+    message = str(found.get("message") or "")
+    return _quoted(message) or ProgramException(
         type=str(found.get("type") or "Exception"),
-        message=str(found.get("message") or ""),
+        message=message,
         file=found.get("file"),
         line=int(line) if isinstance(line, int) else None,
     )
+
+
+def _quoted(message: str) -> ProgramException | None:
+    """Return the exception of another process whose traceback a message quotes.
+
+    So do `mp.spawn`, loader workers and pools; what they raise themselves says no more
+    than that.
+    """
+    _, head, text = message.rpartition("Traceback (most recent call last):\n")
+    if not head:
+        return None
+    place: tuple[str, int] | None = None
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        frame, raised = _FRAME.match(line), _RAISED.match(line)
+        if frame is not None:
+            if place is None or not _LIBRARY.search(frame["file"]):
+                place = (frame["file"], int(frame["line"]))
+        elif raised is not None and place is not None:
+            words = [raised["message"] or "", *lines[number + 1 :]]
+            return ProgramException(
+                type=raised["type"].rpartition(".")[2],
+                message="\n".join(words).strip(),
+                file=place[0],
+                line=place[1],
+            )
+    return None
 
 
 def _epochs(

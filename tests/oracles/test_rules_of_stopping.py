@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from laying import BASELINE, PLAIN, changed, trial_of, with_last
+from laying import BASELINE, PLAIN, changed, first, never_trained, trial_of, with_last
 from synthetic import names
 
 from spotchaos.model import Ended, NoticePlayed, Verdict
@@ -24,6 +24,17 @@ def test_a_kill_point_that_was_never_reached_is_unknown():
 def test_a_drawn_kill_point_that_was_not_reached_drops_off():
     trial = with_last(PLAIN.trial([13]), reached=False)
     assert names(judge(replace(trial, dropped=("step-end:30",)), BASELINE)) == []
+
+
+def test_a_resume_that_failed_is_not_also_one_that_reached_no_kill_point():
+    trial = with_last(PLAIN.trial([13]), reached=False, ended=Ended.FAILED, exit_code=1)
+    assert names(judge(trial, BASELINE)) == ["resume-failed"]
+
+
+def test_a_refusal_that_is_accepted_still_reached_no_kill_point():
+    trial = trial_of(first(), never_trained(reached=False))
+    assert names(judge(trial, BASELINE)) == ["resume-failed"]
+    assert names(judge(trial, BASELINE, accept_refusal=True)) == ["not-reached"]
 
 
 def stopped(exit_code, *, stop=13, **changes):

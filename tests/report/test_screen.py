@@ -1,5 +1,6 @@
 import io
 import shlex
+from dataclasses import replace
 
 import pytest
 
@@ -87,9 +88,10 @@ def test_what_was_done_again_is_counted(outcomes, lost, said):
 
 def test_what_bounds_the_verdict_is_said(outcomes):
     coverage = {"kill_points": 3, "of": 20, "not_reached": 2}
+    trial, said = outcomes.held_pair(1)
     outcome = outcomes.make_outcome(
         Verdict.HELD,
-        [outcomes.held_pair(1)],
+        [(replace(trial, dropped=("step-end:30", "step-end:2")), said)],
         coverage=coverage,
         unprotected=("the network",),
         baseline=outcomes.make_baseline(not_compared=("rng.python",)),

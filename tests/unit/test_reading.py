@@ -206,6 +206,70 @@ def test_a_program_that_fails_before_training_is_known_by_its_exception(tmp_path
     assert (found.type, found.file, found.line) == ("FileNotFoundError", "train.py", 12)
 
 
+def failed(pid, exception, *, ppid=1, start_s=1.0):
+    """Return the marks of a process that fails before it trains."""
+    hello, *_, bye = make_marks(steps=0, pid=pid, start_s=start_s)
+    return [{**hello, "ppid": ppid}, {**bye, "exception": exception}]
+
+
+def raised(kind, message, file="run.py", line=3):
+    return {"type": kind, "message": message, "file": file, "line": line}
+
+
+def test_a_launcher_that_reports_its_child_gives_the_reason_of_the_child(tmp_path):
+    launcher = raised("CalledProcessError", "returned non-zero exit status 1.")
+    marks = failed(10, launcher, start_s=1.0)
+    marks[-1]["t"] = 9.0
+    write(tmp_path, marks, name="10-aa")
+    missing = raised("FileNotFoundError", "rng.pkl", "train.py", 8)
+    write(tmp_path, failed(11, missing, ppid=10, start_s=2.0), name="11-aa")
+    stranger = raised("OSError", "of nobody")
+    write(tmp_path, failed(12, stranger, ppid=1, start_s=3.0), name="12-aa")
+    found = read_attempt(tmp_path).ranks[0].exception
+    assert (found.type, found.message, found.line) == (
+        "FileNotFoundError",
+        "rng.pkl",
+        8,
+    )
+
+
+def test_an_exception_of_its_own_is_not_exchanged_for_that_of_a_child(tmp_path):
+    write(tmp_path, failed(10, raised("ValueError", "no such epoch")), name="10-aa")
+    probed = raised("ImportError", "no such module", "probe.py", 1)
+    write(tmp_path, failed(11, probed, ppid=10, start_s=2.0), name="11-aa")
+    assert read_attempt(tmp_path).ranks[0].exception.type == "ValueError"
+
+
+SPAWNED = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 87, in _wrap
+    fn(i, *args)
+  File "train.py", line 40, in worker
+    state = torch.load("last.pt")
+            ^^^^^^^^^^^^^^^^^^^^^
+  File "/venv/lib/python3.11/site-packages/torch/serialization.py", line 1500, in load
+    raise EOFError
+pickle.UnpicklingError: pickle data was truncated
+second line
+"""
+
+
+def test_a_traceback_quoted_from_another_process_is_read(tmp_path):
+    write(tmp_path, failed(10, raised("ProcessRaisedException", SPAWNED)), name="10-aa")
+    found = read_attempt(tmp_path).ranks[0].exception
+    assert (found.type, found.file, found.line) == ("UnpicklingError", "train.py", 40)
+    assert found.message == "pickle data was truncated\nsecond line"
+
+
+def test_a_message_that_only_speaks_of_a_traceback_stays_as_it_is(tmp_path):
+    words = "see above\nTraceback (most recent call last):\nwas printed"
+    write(tmp_path, failed(10, raised("RuntimeError", words)), name="10-aa")
+    found = read_attempt(tmp_path).ranks[0].exception
+    assert (found.type, found.message, found.file) == ("RuntimeError", words, "run.py")
+
+
 def test_all_writes_between_two_steps_are_one_save(tmp_path):
     marks = make_marks(steps=2, save_at=None, bye=False)
     marks += make_save(1, 2, 9.0, ["ckpt-2/model.pt"]) + make_save(
