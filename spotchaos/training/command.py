@@ -59,7 +59,7 @@ def _train(options: argparse.Namespace) -> int:
     import torch
     from torch.nn import functional
 
-    from spotchaos.training.peers import join
+    from spotchaos.training.peers import device_of_rank, join
     from spotchaos.training.pollers import POLLERS, AzurePoller, detect
     from spotchaos.training.text import VOCABULARY, Windows
     from spotchaos.training.trainer import Schedule, Trainer, be_deterministic
@@ -79,7 +79,12 @@ def _train(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     be_deterministic()
     with InterruptionWatch(pollers=pollers) as watch:
-        peers = join(timeout_s=options.peer_timeout)
+        device = torch.device("cpu")
+        if options.device != "cpu":
+            device = device_of_rank()
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        peers = join(timeout_s=options.peer_timeout, device=device)
         logging.basicConfig(
             level=logging.INFO if peers.leads else logging.WARNING,
             format="%(message)s", stream=sys.stdout,
@@ -91,10 +96,6 @@ def _train(options: argparse.Namespace) -> int:
             average=options.average, evaluate_every=options.evaluate_every,
         )  # fmt: skip
         torch.manual_seed(options.seed)
-        device = "cpu"
-        if torch.cuda.is_available() and options.device != "cpu":
-            device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-            torch.cuda.set_device(device)
         model = CharTransformer(
             vocabulary=VOCABULARY, size=options.size, dropout=options.dropout
         )
@@ -226,7 +227,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print the median time of a step at the end",
     )
-    add("--device", choices=["auto", "cpu"], default="auto", help="where to compute")
+    add(
+        "--device",
+        choices=["auto", "cpu"],
+        default="auto",
+        help="where to compute; auto takes the GPUs where each rank has its own",
+    )
     add("--run-id", metavar="NAME", help="names the run; by default made of the options "
         "that decide its result")  # fmt: skip
     add("--peer-timeout", type=float, default=30.0, metavar="SECONDS",

@@ -139,8 +139,25 @@ class Peers:
             dist.destroy_process_group()
 
 
+def device_of_rank(environment: Mapping[str, str] = os.environ) -> torch.device:
+    """Return the GPU of this rank, or the CPU where there is not one for each.
+
+    NCCL refuses two ranks on one GPU, and all ranks of a machine must choose alike.
+
+    Args:
+        environment: LOCAL_RANK and LOCAL_WORLD_SIZE of torchrun; without them this is
+            the only rank of the machine.
+    """
+    if torch.cuda.device_count() < int(environment.get("LOCAL_WORLD_SIZE", "1")):
+        return torch.device("cpu")
+    return torch.device("cuda", int(environment.get("LOCAL_RANK", "0")))
+
+
 def join(
-    environment: Mapping[str, str] = os.environ, *, timeout_s: float = 30.0
+    environment: Mapping[str, str] = os.environ,
+    *,
+    timeout_s: float = 30.0,
+    device: torch.device | None = None,
 ) -> Peers:
     """Meet the other ranks, as the variables of torchrun describe them.
 
@@ -148,13 +165,16 @@ def join(
         environment: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; without WORLD_SIZE
             this is the only rank.
         timeout_s: how long any exchange may take before it raises.
+        device: where the gradients lie, which decides between NCCL and gloo; by default
+            what `device_of_rank` chooses.
     """
     rank = int(environment.get("RANK", "0"))
     world_size = int(environment.get("WORLD_SIZE", "1"))
     if world_size == 1:
         return Peers(0, 1)
     bound = timedelta(seconds=timeout_s)
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    device = device or device_of_rank(environment)
+    backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend, store=_store(environment, rank, world_size), rank=rank,
         world_size=world_size, timeout=bound,

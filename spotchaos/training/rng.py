@@ -41,7 +41,8 @@ def capture_rng(
             "has_gauss": int(has_gauss),
             "cached": float(cached),
         }
-    if torch.cuda.is_available():
+    # Asking would start CUDA, which a run on the CPU never does.
+    if torch.cuda.is_initialized():
         state["cuda"] = list(torch.cuda.get_rng_state_all())
     return state
 

@@ -255,7 +255,7 @@ class ResumableStream(IterableDataset[Any]):  # type: ignore[misc]  # as above
 
 
 def _streams() -> Any:
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized():
         return capture_rng()
     numpy_state = None
     if "numpy" in sys.modules:

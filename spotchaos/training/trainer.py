@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -459,6 +460,11 @@ def _refuse_with_shards(schedule: Schedule, virtual_workers: int | None) -> None
 
 
 def be_deterministic() -> None:
-    """Ask torch for algorithms that repeat, bit for bit, on whatever device."""
+    """Ask torch for algorithms that repeat, bit for bit, on whatever device.
+
+    Call it before the first use of CUDA: cuBLAS reads its setting once
+    (https://docs.pytorch.org/docs/stable/notes/randomness.html).
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     torch.backends.cudnn.benchmark = False

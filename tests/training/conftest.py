@@ -165,7 +165,7 @@ def train_toy(out, *, kill_at=None, signal_at=None, keeper=None, data=None, **op
             os.kill(os.getpid(), signal.SIGKILL)
 
     with InterruptionWatch() as watch:
-        peers = join(timeout_s=20)
+        peers = join(timeout_s=20, device=torch.device("cpu"))
         torch.manual_seed(0)
         trainer = Trainer(
             model=ToyModel(),

@@ -76,7 +76,7 @@ def test_a_killed_rank_ends_the_others(forked, tmp_path):
 
 def test_a_stopped_rank_is_given_up_after_the_bound(forked):
     def exchange():
-        peers = join(timeout_s=2.0)
+        peers = join(timeout_s=2.0, device=torch.device("cpu"))
         peers.agree(0)
         if peers.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -92,7 +92,7 @@ def test_a_stopped_rank_is_given_up_after_the_bound(forked):
 def test_long_work_of_rank_0_keeps_the_others_waiting_in_touch(forked, tmp_path):
     # A folder that comes slowly, an upload: longer than any bound on silence.
     def wait_for_work():
-        peers = join(timeout_s=20)
+        peers = join(timeout_s=20, device=torch.device("cpu"))
         peers._beat_s = 0.01
         broadcast = peers.broadcast
 
@@ -119,7 +119,7 @@ def test_a_rank_that_dies_while_rank_0_works_is_noticed_and_the_work_is_done(
     forked, tmp_path
 ):
     def wait_for_work():
-        peers = join(timeout_s=20)
+        peers = join(timeout_s=20, device=torch.device("cpu"))
         peers._beat_s = 0.01
 
         def work():

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.ddp
 
 def train(out, steps, *, fail_at=None, copies=None):
     """Train with FSDP2 to `steps`, saving after each; return the weights as lists."""
-    peers = join(timeout_s=20)
+    peers = join(timeout_s=20, device=torch.device("cpu"))
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 4)
@@ -174,7 +174,7 @@ def train_sharded(out, *, kill_at=None, signal_at=None, copies=None, **options):
                 os.kill(os.getpid(), number)
 
     with InterruptionWatch() as watch:
-        peers = join(timeout_s=20)
+        peers = join(timeout_s=20, device=torch.device("cpu"))
         torch.manual_seed(0)
         model = torch.nn.Sequential(
             torch.nn.Linear(6, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 3)
@@ -259,7 +259,7 @@ def test_a_checkpoint_of_another_model_is_refused_on_every_rank(forked, tmp_path
     on_ranks(forked, tmp_path, steps=2)
 
     def other():
-        peers = join(timeout_s=20)
+        peers = join(timeout_s=20, device=torch.device("cpu"))
         model = torch.nn.Sequential(torch.nn.Linear(6, 24), torch.nn.Linear(24, 3))
         fsdp.fully_shard(model)
         optimizer = torch.optim.AdamW(model.parameters())
