@@ -16,6 +16,7 @@ from typing import Any
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
+from spotchaos.failing import failure_of
 from spotchaos.landscape import (
     control_step,
     existing_checkpoints,
@@ -316,7 +317,10 @@ class _Builder:
             raise HarnessError(attempt.trouble)
         if attempt.ended is Ended.FINISHED:
             return
-        raise BaselineFailed(_failure(attempt, self._stage.hang_s))
+        allow_network = self._stage.program.allow_network
+        raise BaselineFailed(
+            failure_of(attempt, self._stage.hang_s, allow_network=allow_network)
+        )
 
     def _control(self, baseline: Baseline, rank: RankTrace) -> Trial | None:
         """Stop once, cleanly, after a middle save, and resume (rules.md 3)."""
@@ -390,35 +394,6 @@ def _other_way_to_count(attempt: Attempt) -> tuple[str, dict[str, Any]] | None:
                 {"step_by": way},
             )
     return None
-
-
-def _failure(attempt: Attempt, limit_s: float) -> Finding:
-    """Say in one sentence why the uninterrupted program is no baseline."""
-    last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
-    quoted = f"; its last lines:\n{last}" if last else "; it printed nothing"
-    if attempt.ended is Ended.HUNG:
-        stacks = f"\n{attempt.stacks}" if attempt.stacks else ""
-        return Finding(
-            "baseline-failed",
-            f"the program had not ended after {limit_s:g} s{quoted}{stacks}",
-            hint="give it a shorter run, or a longer --timeout",
-        )
-    if attempt.refused_write is not None:
-        return Finding(
-            "baseline-failed",
-            f"the program may not write to {attempt.refused_write!r} here{quoted}",
-            hint="let it write below its folder, or name the place with --durable",
-        )
-    rank = main_rank(attempt)
-    where = None
-    if rank is not None and rank.exception is not None and rank.exception.file:
-        where = {"file": rank.exception.file, "line": rank.exception.line}
-    return Finding(
-        "baseline-failed",
-        f"the program ended with status {attempt.exit_code} by itself{quoted}",
-        hint="make it run to its end without spotchaos first",
-        where=where,
-    )
 
 
 def _orders(settings: Settings) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Why an uninterrupted program is no baseline, and what of it is our isolation's doing."""
+
+from __future__ import annotations
+
+import re
+
+from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.trial import main_rank
+
+# What programs print where they meet what an attempt is kept from, and what to do then.
+# The libraries word it differently, so that each line takes the words of several.
+_NETWORK = (
+    re.compile(
+        r"name resolution|Name or service not known|getaddrinfo failed|gaierror"
+        r"|Network is unreachable|No route to host|NameResolutionError|Max retries"
+        r" exceeded|Could not resolve host|Could not connect to the endpoint|ConnectError"
+        r"|couldn't connect to '?https?://|outgoing traffic has been disabled"
+        r"|[Oo]ffline ?[Mm]ode|LocalEntryNotFound",
+    ),
+    (
+        "attempts reach no network: fetch what it downloads once before, by a run without"
+        " spotchaos, and switch off trackers; or give --allow-network"
+    ),
+)
+_ALWAYS = (
+    (
+        re.compile(
+            r"NoCredentials|Unable to locate credentials|PartialCredentials"
+            r"|DefaultCredentialsError|api_key not configured|No API key"
+        ),
+        (
+            "attempts have no credentials: --durable s3://BUCKET/PREFIX or gs://... gives it"
+            " a store of its own to save to; switch off other services"
+        ),
+    ),
+    (
+        re.compile(
+            r"no new privileges|must be owned by uid 0 and have the setuid bit"
+            r"|effective uid is not 0"
+        ),
+        (
+            "sudo and setuid programs gain nothing inside an attempt: leave them out of the"
+            " command, or run spotchaos itself as that user"
+        ),
+    ),
+)
+
+
+def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Finding:
+    """Say in one sentence why the uninterrupted program is no baseline.
+
+    Args:
+        attempt: the run, which did not finish.
+        limit_s: how long it was given.
+        allow_network: it could reach the network.
+    """
+    last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
+    quoted = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    if attempt.ended is Ended.HUNG:
+        stacks = f"\n{attempt.stacks}" if attempt.stacks else ""
+        return Finding(
+            "baseline-failed",
+            f"the program had not ended after {limit_s:g} s{quoted}{stacks}",
+            hint=_of_isolation(attempt, allow_network=allow_network)
+            or "give it a shorter run, or a longer --timeout",
+        )
+    if attempt.refused_write is not None:
+        return Finding(
+            "baseline-failed",
+            f"the program may not write to {attempt.refused_write!r} here{quoted}",
+            hint="let it write below its folder, or name the place with --durable",
+        )
+    rank = main_rank(attempt)
+    where = None
+    if rank is not None and rank.exception is not None and rank.exception.file:
+        where = {"file": rank.exception.file, "line": rank.exception.line}
+    return Finding(
+        "baseline-failed",
+        f"the program ended with status {attempt.exit_code} by itself{quoted}",
+        hint=_of_isolation(attempt, allow_network=allow_network)
+        or "make it run to its end without spotchaos first",
+        where=where,
+    )
+
+
+def _of_isolation(attempt: Attempt, *, allow_network: bool) -> str | None:
+    """Return what to do about a failure that isolation seems to be the cause of."""
+    rank = main_rank(attempt)
+    said = attempt.output_tail[-8000:]
+    if rank is not None and rank.exception is not None:
+        said += f"\n{rank.exception.type}: {rank.exception.message}"
+    rows = _ALWAYS if allow_network else (_NETWORK, *_ALWAYS)
+    return next((hint for words, hint in rows if words.search(said)), None)

@@ -1,0 +1,71 @@
+"""Why a program is no baseline: its own failure, or what attempts are kept from."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotchaos.failing import failure_of
+from spotchaos.model import Attempt, AttemptTrace, Ended
+
+
+def failed(said, *, ended=Ended.FAILED):
+    return Attempt(
+        number=1,
+        command=("python", "train.py"),
+        ended=ended,
+        exit_code=1,
+        trace=AttemptTrace(ranks={}, world_size=1, processes=1, torch_seen=True),
+        wall_s=1.0,
+        output_tail=said,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        (
+            (
+                "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name"
+                " resolution>"
+            ),
+            "--allow-network",
+        ),
+        ("OSError: [Errno 101] Network is unreachable", "--allow-network"),
+        (
+            "OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+            "--allow-network",
+        ),
+        (
+            "botocore.exceptions.NoCredentialsError: Unable to locate credentials",
+            "--durable s3://",
+        ),
+        (
+            (
+                'sudo: The "no new privileges" flag is set, which prevents sudo from running'
+                " as root."
+            ),
+            "sudo",
+        ),
+        ("KeyError: 'rate'", "without spotchaos first"),
+        ("ValueError: connect the encoder first", "without spotchaos first"),
+    ],
+)
+def test_what_an_attempt_is_kept_from_is_told_from_a_failure_of_its_own(said, hint):
+    finding = failure_of(failed(said), 60.0, allow_network=False)
+    assert finding.name == "baseline-failed"
+    assert said in finding.message
+    assert hint in finding.hint
+
+
+def test_who_may_reach_the_network_is_not_told_to_allow_it():
+    finding = failure_of(
+        failed("OSError: Network is unreachable"), 60.0, allow_network=True
+    )
+    assert "allow-network" not in finding.hint
+
+
+def test_a_program_that_waits_for_the_network_is_told_so():
+    waiting = failed("Retrying: Max retries exceeded with url", ended=Ended.HUNG)
+    finding = failure_of(waiting, 60.0, allow_network=False)
+    assert "had not ended after 60 s" in finding.message
+    assert "--allow-network" in finding.hint
