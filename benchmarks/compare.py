@@ -357,6 +357,48 @@ def row_dumps(args):
         shutil.rmtree(folder)
 
 
+COLD = """
+import dataclasses
+import spotchaos.options
+
+real = spotchaos.options.make_settings
+
+
+def cold(*values, **named):
+    return dataclasses.replace(real(*values, **named), warm=False, no_skip=True)
+
+
+spotchaos.options.make_settings = cold
+"""
+
+
+def row_scenarios(args):
+    """Compare the catalogue's quick scenarios with the same in fresh processes."""
+    folder = Path(tempfile.mkdtemp(prefix="spotchaos-compare-"))
+    try:
+        (folder / "spotchaos_cold.py").write_text(COLD)
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        words += ["-m", "not slow", str(ROOT / "scenarios"), "--ignore"]
+        words += [str(ROOT / "scenarios" / "test_properties.py")]
+        took = {}
+        for name, more in (("warm", []), ("cold", ["-p", "spotchaos_cold"])):
+            path = f"{ROOT}:{folder}"
+            done, took[name] = measured(
+                lambda c, more=more, path=path: c.run(
+                    [*words, *more], ROOT, PYTHONPATH=path
+                )
+            )
+            print(f"scenarios, {name}: {done.stdout.splitlines()[-1]}")
+        warm, cold = took["warm"], took["cold"]
+        print(
+            f"scenarios: {warm.cpu_s:.0f} CPU-s, {warm.wall_s:.0f} s wall; in fresh"
+            f" processes, each run: {cold.cpu_s:.0f} CPU-s, {cold.wall_s:.0f} s wall:"
+            f" {cold.cpu_s / warm.cpu_s:.1f} times by CPU"
+        )
+    finally:
+        shutil.rmtree(folder)
+
+
 ROWS = {
     "dumps": row_dumps,
     "first": row_first,
@@ -365,6 +407,7 @@ ROWS = {
     "curve": row_curve,
     "ranks": row_ranks,
     "states": row_states,
+    "scenarios": row_scenarios,
 }
 
 

@@ -61,7 +61,8 @@ def session_of(config: pytest.Config) -> Session:
     if _SESSION not in config.stash:
         factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - scenario items have no fixtures
         session = Session(
-            Groundworks(ready=[SPECIMENS]), factory.mktemp("empty", numbered=True)
+            Groundworks(ready=[SPECIMENS], ready_modules=["spotchaos.training"]),
+            factory.mktemp("empty", numbered=True),
         )
         config.stash[_SESSION] = session
         config.add_cleanup(session.groundworks.close)

@@ -70,12 +70,20 @@ OF_TORCH = (
     "numpy",
     "argparse",
 )
+# The trainer of this package, and what it imports besides.
+REFERENCE = "spotchaos.training"
+OF_REFERENCE = (
+    *OF_TORCH,
+    *(f"{REFERENCE}.{name}" for name in ("command", "keeper", "pollers", "trainer")),
+    *(f"{REFERENCE}.{name}" for name in ("text", "transformer")),
+)
 
 
 @dataclass(slots=True)
 class _Laid:
     ground: Groundwork | None
     failed: BaselineFailed | None
+    uses: int = 0
     resources: ExitStack = field(default_factory=ExitStack)
 
 
@@ -86,10 +94,14 @@ class Groundworks:
         ready: folders whose programs are trusted to run in a process forked from one
             that has imported torch, also for their first baseline. Others prove that
             with a fresh run.
+        ready_modules: names of modules that are trusted likewise, started by `-m`.
     """
 
-    def __init__(self, *, ready: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, *, ready: Sequence[Path] = (), ready_modules: Sequence[str] = ()
+    ) -> None:
         self._ready = tuple(folder.resolve() for folder in ready)
+        self._ready_modules = frozenset(ready_modules)
         self._laid: OrderedDict[Hashable, _Laid] = OrderedDict()
         self._zygotes: dict[Hashable, Zygote] = {}
         self._mechanisms: Mechanisms | None = None
@@ -107,6 +119,7 @@ class Groundworks:
             self._make_room()
             laid = self._lay(settings, program, tell)
         self._laid[key] = laid
+        laid.uses += 1
         if laid.failed is not None:
             raise laid.failed
         assert laid.ground is not None
@@ -121,7 +134,9 @@ class Groundworks:
 
     def _make_room(self) -> None:
         while len(self._laid) >= MOST_KEPT:
-            self._laid.popitem(last=False)[1].resources.close()
+            # What most scenarios try is kept, however many others come between.
+            least = min(self._laid, key=lambda key: self._laid[key].uses)
+            self._laid.pop(least).resources.close()
 
     def _lay(self, settings: Settings, program: Program, tell: Tell) -> _Laid:
         if self._mechanisms is None:
@@ -162,10 +177,11 @@ class Groundworks:
             environment = environment_for(program, view)
             changing = ("TMPDIR", "TEMP", "TMP", "HOSTNAME", "PYTEST_CURRENT_TEST")
             kept = {k: v for k, v in environment.items() if k not in changing}
-            key = (start.interpreter, start.flags, *sorted(kept.items()))
+            modules = OF_TORCH if start.module is None else OF_REFERENCE
+            key = (start.interpreter, start.flags, modules, *sorted(kept.items()))
             if key not in self._zygotes:
                 complaints = workspace.scratch / "zygote.err"
-                self._zygotes[key] = Zygote(start, environment, OF_TORCH, complaints)
+                self._zygotes[key] = Zygote(start, environment, modules, complaints)
         except HarnessError:
             return None
         finally:
@@ -174,7 +190,7 @@ class Groundworks:
 
     def _is_ready(self, start: Start, folder: Path) -> bool:
         if start.script is None:
-            return False
+            return start.module in self._ready_modules
         script = (folder / start.script).resolve()
         return any(script.is_relative_to(ready) for ready in self._ready)
 

@@ -98,3 +98,13 @@ def test_only_so_many_are_kept(laid, layer, tmp_path):
         layer(make(tmp_path, threads=threads))
     layer(make(tmp_path, threads=1))
     assert len(laid) == groundworks.MOST_KEPT + 2
+
+
+def test_what_is_used_most_is_kept_however_many_come_between(laid, layer, tmp_path):
+    layer(make(tmp_path))
+    layer(make(tmp_path))
+    for threads in range(2, groundworks.MOST_KEPT + 5):
+        layer(make(tmp_path, threads=threads))
+    before = len(laid)
+    layer(make(tmp_path))
+    assert len(laid) == before
