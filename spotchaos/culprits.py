@@ -18,7 +18,14 @@ from spotchaos.persistence.history import History
 from spotchaos.persistence.models import KILL
 from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import Recorded, cut_of, deciding, is_done, leads_to_checkpoint
+from spotchaos.recorded import (
+    Recorded,
+    cut_of,
+    deciding,
+    is_done,
+    leads_to_checkpoint,
+    says_little,
+)
 
 # How many ops are looked at on either side of a state.
 FURTHEST = 5000
@@ -211,8 +218,11 @@ def _runs_ahead(history: History, op: FileOp, mending: FileOp | None) -> bool:
     """Tell whether an op led to what was not there yet, and what came there mended it."""
     if mending is None or mending.number is None:
         return is_done(history, op) and leads_to_checkpoint(history, op)
+    if _target(mending) == _target(op):
+        return False
+    # A counter or a marker says of another file that it is whole; it need not name it.
     before = history.index_of(mending.number)
-    return _target(mending) != _target(op) and leads_to_checkpoint(history, op, before)
+    return leads_to_checkpoint(history, op, before) or says_little(history, op, before)
 
 
 def _is_removal(op: FileOp, mending: FileOp | None) -> bool:

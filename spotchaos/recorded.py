@@ -355,17 +355,41 @@ def leads_to_checkpoint(
     path = _inner(op.to or op.path) or ""
     if any(word in path.lower() for word in _POINTERS):
         return True
-    edits = [s.edit for s in steps if before is None or s.order < before]
-    return _names_another(history, b"".join(history.read(history.content(node, edits))))
+    return _names_another(history, _words_in(history, op, before))
 
 
-def _names_another(history: History, content: bytes) -> bool:
-    """Tell whether a short text names a file or folder that the program made."""
+def says_little(history: History, op: FileOp, before: int) -> bool:
+    """Tell whether the file of an op holds a few words of text, as a marker does.
+
+    Args:
+        history: of the run.
+        op: one of it.
+        before: index in its ops at which the file is read.
+    """
+    return bool(_words_in(history, op, before))
+
+
+def _words_in(history: History, op: FileOp, before: int | None) -> set[str]:
+    """Return the words of a file that is a short text; none of any other."""
+    node = history.node_of(op)
+    edits = [
+        s.edit
+        for s in history.data
+        if s.node == node and (before is None or s.order < before)
+    ]
+    if node is None or max((e.end for e in edits), default=0) > MOST_POINTER_BYTES:
+        return set()
+    content = b"".join(history.read(history.content(node, edits)))
     try:
         words = set(_WORD.findall(content.decode()))
     except UnicodeDecodeError:
-        return False
-    if not words or len(words) > MOST_POINTER_WORDS:
+        return set()
+    return words if len(words) <= MOST_POINTER_WORDS else set()
+
+
+def _names_another(history: History, words: set[str]) -> bool:
+    """Tell whether words name a file or folder that the program made."""
+    if not words:
         return False
     made = {
         name

@@ -30,13 +30,13 @@ POINTER = (
 NAMED = {"kind": "rename", "path": "0/current-one", "to": "0/go-on", "node": 21}
 
 
-def recorded(*ops):
+def recorded(*ops, blob=TEXT):
     start = (Entry(path="", node=1, kind="dir"), Entry(path="0", node=9, kind="dir"))
     numbered = tuple(
         FileOp(number=n, at_s=float(n), where=f"train.py:{n}", **op)
         for n, op in enumerate(ops, 1)
     )
-    history = History(OpLog(start=start, ops=numbered, blob=TEXT))
+    history = History(OpLog(start=start, ops=numbered, blob=blob))
     trace = AttemptTrace({}, world_size=1, processes=1, torch_seen=True)
     attempt = Attempt(1, ("python",), Ended.FINISHED, 0, trace, wall_s=1.0)
     return Recorded(attempt, history, 0.0, frozenset())
@@ -97,6 +97,21 @@ def test_a_pointer_that_is_written_in_place_and_early_is_ahead():
     found = blamed(record, {2, 3, 4}, range(1, 6))
     assert {name for name, _, _ in found.values()} == {"pointer-ahead"}
     assert {where for _, where, _ in found.values()} == {"train.py:1"}
+
+
+@pytest.mark.parametrize(
+    ("length", "name"), [(1, "pointer-ahead"), (5000, "torn-checkpoint")]
+)
+def test_a_counter_that_goes_first_is_ahead_though_it_names_no_file(length, name):
+    counted = (
+        {"kind": "creat", "path": "0/n.tmp", "node": 21},
+        {"kind": "write", "path": "0/n.tmp", "node": 21, "length": length},
+        {"kind": "rename", "path": "0/n.tmp", "to": "0/n", "node": 21},
+    )
+    record = recorded(*counted, NEW, FILLED, blob=b"7" * length)
+    found = blamed(record, {4, 5}, range(1, 7))
+    assert {name for name, _, _ in found.values()} == {name}
+    assert {where for _, where, _ in found.values()} == {"train.py:3"}
 
 
 @pytest.mark.parametrize(
