@@ -178,7 +178,11 @@ def draws_order(view: RankView, stream: str) -> bool:
     # An order that another seed draws has no batch of the line: it is the place in it
     # that was lost, unless the stream is back at that place or at the start.
     if stream not in view.disturbed:
-        return found.instead in (None, 1) or bool(view.looked[stream])
+        if found.instead in (None, 1):
+            return True
+        if not found.is_other_order:
+            return bool(view.looked[stream])
+        return _is_back(view, stream, found.instead)
     if not found.is_other_order:
         # The same samples, otherwise augmented: by numbers that each step draws.
         return _moves(view.line, stream, view.joined, view.joined + 1)
@@ -187,6 +191,13 @@ def draws_order(view: RankView, stream: str) -> bool:
     return found.instead is None and (
         _begins_epoch(view) or _moves(view.line, stream, view.joined, view.joined + 1)
     )
+
+
+def _is_back(view: RankView, stream: str, step: int) -> bool:
+    """Whether a stream has a value that it had in the epoch of `step` in the line."""
+    steps = view.line.steps
+    epochs = {steps[s + 1].epoch for s in view.looked[stream] if s + 1 in steps}
+    return steps[step].epoch in epochs
 
 
 def _begins_epoch(view: RankView) -> bool:

@@ -296,6 +296,15 @@ def test_an_epoch_that_starts_again_is_repeated_and_nothing_of_the_next_is_skipp
     assert (judgement.ledger["repeated"], judgement.ledger["skipped"]) == (16, 0)
 
 
+def test_an_epoch_that_starts_again_does_so_by_no_stream_of_another_epoch():
+    program = Program(order="epoch", batch=4, dropout_words=0)
+    flaw = lost("position", "rng.torch", extra_steps=4)
+    judgement = judge(program.trial([13], flaw=flaw), program.baseline())
+    assert judgement.resumes[0].restored[0]["rng.torch"] == "fresh"
+    assert "rng-not-restored" not in names(judgement)
+    assert "samples-repeated" in names(judgement)
+
+
 def test_an_epoch_begun_again_in_the_order_of_the_next_is_repeated():
     program = Program(order="epoch", batch=4, dropout_words=0)
     flaw = Flaw(next_epoch=True, extra_steps=4)
