@@ -15,8 +15,17 @@ from spotchaos.oracles.causes import (
     wrong,
 )
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.torn import strays
 from spotchaos.oracles.views import RankView
-from spotchaos.oracles.words import HINTS, PLURAL, from_where, listed, name_of, on_ranks
+from spotchaos.oracles.words import (
+    HINTS,
+    PLURAL,
+    from_where,
+    listed,
+    name_of,
+    on_ranks,
+    place_of,
+)
 
 # Which finding a lost component is.
 FINDING_OF: dict[str, str] = {
@@ -37,7 +46,7 @@ def judge_restored(case: Case) -> Iterator[Finding]:
         mixed = {rank: _mixed(link, view) for rank, view in link.views.items()}
         yield from _mixed_steps(link, mixed)
         for name in dict.fromkeys(FINDING_OF.values()):
-            yield from _lost(link, name, mixed)
+            yield from _lost(case, link, name, mixed)
         yield from _lost_streams(link)
 
 
@@ -125,7 +134,9 @@ def _mixed_steps(link: Link, mixed: dict[int, dict[str, int]]) -> Iterator[Findi
     )
 
 
-def _lost(link: Link, name: str, mixed: dict[int, dict[str, int]]) -> Iterator[Finding]:
+def _lost(
+    case: Case, link: Link, name: str, mixed: dict[int, dict[str, int]]
+) -> Iterator[Finding]:
     """Name one component, or the two of a scheduler, as lost; once for all ranks."""
 
     def lost(view: RankView) -> list[str]:
@@ -142,16 +153,39 @@ def _lost(link: Link, name: str, mixed: dict[int, dict[str, int]]) -> Iterator[F
         return
     view = link.views[ranks[0]]
     component = lost(view)[0]
+    part = _part(case, view, component)
+    which, came = part or (name_of(component), from_where(view.restored[component]))
+    hint = HINTS["scheduler" if name == "scheduler-not-restored" else component]
     yield Finding(
         name,
-        f"the program resumed at step {view.joined}, but {name_of(component)} came back"
-        f" {from_where(view.restored[component])}{on_ranks(ranks, link.views)}",
-        hint=HINTS["scheduler" if name == "scheduler-not-restored" else component],
+        f"the program resumed at step {view.joined}, but {which} came back"
+        f" {came}{on_ranks(ranks, link.views)}",
+        hint=hint if part is None else HINTS[f"part of {component}"],
         attempt=link.number,
         step=view.joined + 1,
         rank=ranks[0],
         component=component,
     )
+
+
+def _part(case: Case, view: RankView, component: str) -> tuple[str, str] | None:
+    """Say which tensors of a component were lost, and from where they came, if some were not.
+
+    As when a program trains two modules, or has two optimizers, and saves one.
+    """
+    table, found = case.baseline.tensors.get(view.rank), view.trace.tensors.get(0)
+    if not table or found is None:
+        return None
+    lost = strays(found, table, component=component, step=view.joined)
+    if lost is None:
+        return None
+    names, count = lost
+    start = table.get(0, {})
+    is_fresh = all(found.get(name) == start.get(name) for name in names)
+    example = place_of(names[0])
+    which = f"{len(names)} of {count} tensors of {name_of(component)} ({example}"
+    which += ")" if len(names) == 1 else f" and {len(names) - 1} more)"
+    return which, from_where("fresh" if is_fresh else "foreign")
 
 
 def _lost_streams(link: Link) -> Iterator[Finding]:

@@ -90,6 +90,27 @@ def torn(
     return None
 
 
+def strays(
+    tensors: Tensors, table: Mapping[int, Tensors], *, component: str, step: int
+) -> tuple[list[str], int] | None:
+    """Return those tensors of a component that are not of a step, and how many there are.
+
+    None if all are, or if none is: what stands still all run long is of every step, and
+    was not restored for it.
+
+    Args:
+        tensors: of a resumed state; an optimizer that has none is without state.
+        table: of the uninterrupted run, step by step.
+        component: "weights" or "optimizer".
+        step: that of which the rest of the state is.
+    """
+    there, start = table.get(step, {}), table.get(0, {})
+    names = sorted(n for n in {*there, *tensors} if n.startswith(f"{component}/"))
+    wrong = [name for name in names if tensors.get(name) != there.get(name)]
+    right = [n for n in names if n not in wrong and there.get(n) != start.get(n)]
+    return (wrong, len(names)) if wrong and right else None
+
+
 def _finding(link: Link, rank: int, found: Mapping[str, int]) -> Finding:
     first = min(found, key=lambda name: found[name])
     last = max(found, key=lambda name: found[name])

@@ -33,6 +33,11 @@ PLURAL = frozenset(("rng.generators", "weights", "buffers", "gradients", "sample
 HINTS: dict[str, str] = {
     "weights": "save model.state_dict() and load it before the first step, on every rank;"
     " check that load_state_dict was really called and is strict",
+    "part of weights": "save the state_dict() of every module that is trained (a second"
+    " network, a head, a loss with parameters of its own), and load each before the first"
+    " step; load_state_dict(strict=True) tells what is missing",
+    "part of optimizer": "save the state_dict() of every optimizer, and load each after it"
+    " was built on the loaded model, with the same parameters in it",
     "buffers": "save model.state_dict(), which holds buffers (batch norm statistics), not"
     " only the parameters;"
     " register what must be kept with register_buffer(persistent=True)",
@@ -96,6 +101,19 @@ def steps_of(count: int) -> str:
 def lost(count: int) -> str:
     """Return "1 step was lost" or "n steps were lost"."""
     return f"{steps_of(count)} {'was' if count == 1 else 'were'} lost"
+
+
+def place_of(tensor: str) -> str:
+    """Return what a tensor is called: that of "weights/1:fc.bias" is of a second module."""
+    component, _, name = tensor.partition("/")
+    owner = "optimizer" if component == "optimizer" else "module"
+    head, colon, rest = name.partition(":")
+    if not (colon and head.isdigit()):
+        return f"{name!r}"
+    number = int(head) + 1
+    if owner == "module" or number > 1:
+        return f"{rest!r} of {owner} {number}"
+    return f"{rest!r}"
 
 
 def from_where(origin: int | str) -> str:

@@ -7,7 +7,7 @@ from flaws import Flaw
 from synthetic import Program
 
 from spotchaos.oracles import judge, may_be_torn
-from spotchaos.oracles.torn import torn
+from spotchaos.oracles.torn import strays, torn
 
 NAMES = [f"weights/{layer}.weight" for layer in range(4)]
 TABLE = {step: {name: f"{name}@{step}" for name in NAMES} for step in range(25)}
@@ -68,3 +68,87 @@ def test_what_a_torn_checkpoint_looks_like_is_left_out():
     assert "'0.weight' of the weights is of step 12" in finding.message
     assert "'3.weight' of the weights of step 15" in finding.message
     assert not may_be_torn(judge(program.trial([13]), baseline))
+
+
+HALF = {
+    step: {
+        "weights/fc.weight": f"w@{step}",
+        "weights/1:centres": f"c@{step}",
+        "weights/frozen": "frozen",
+        **({"optimizer/1:1:centres.exp_avg": f"e@{step}"} if step else {}),
+        **({"optimizer/0:fc.weight.exp_avg": f"f@{step}"} if step else {}),
+    }
+    for step in range(25)
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        pytest.param({"weights/1:centres": "c@0"}, ["weights/1:centres"], id="one"),
+        pytest.param({"weights/1:centres": "x"}, ["weights/1:centres"], id="of-none"),
+        pytest.param({}, None, id="all-are-right"),
+        pytest.param(
+            {"weights/1:centres": "c@0", "weights/fc.weight": "w@0"},
+            None,
+            id="only-what-stands-still-is-right",
+        ),
+    ],
+)
+def test_tensors_that_were_lost_while_others_came_back(changed, wrong):
+    found = strays({**HALF[12], **changed}, HALF, component="weights", step=12)
+    assert found == (None if wrong is None else (wrong, 3))
+
+
+def test_an_optimizer_without_state_has_lost_it():
+    state = {k: v for k, v in HALF[12].items() if "1:1:centres" not in k}
+    found = strays(state, HALF, component="optimizer", step=12)
+    assert found == (["optimizer/1:1:centres.exp_avg"], 2)
+
+
+@pytest.mark.parametrize(
+    ("component", "changed", "words"),
+    [
+        (
+            "weights",
+            {"weights/1:centres": "c@0"},
+            (
+                "1 of 3 tensors of the weights ('centres' of module 2) came back as at the"
+                " start of a run"
+            ),
+        ),
+        (
+            "weights",
+            {"weights/1:centres": "x", "weights/frozen": "y"},
+            (
+                "2 of 3 tensors of the weights ('centres' of module 2 and 1 more) came back"
+                " equal to those of no step of the uninterrupted run"
+            ),
+        ),
+        (
+            "optimizer",
+            {"optimizer/1:1:centres.exp_avg": None},
+            (
+                "1 of 2 tensors of the optimizer's state ('1:centres.exp_avg' of optimizer 2)"
+                " came back as at the start of a run"
+            ),
+        ),
+        ("weights", {}, "the weights came back equal to those of no step"),
+    ],
+)
+def test_the_finding_names_the_part_that_was_lost(component, changed, words):
+    program = Program(horizon=24, epoch_steps=8, save_every=4)
+    flaw = Flaw(foreign=frozenset({component}))
+    trial = program.trial([13], flaw=flaw)
+    one, two = trial.attempts
+    state = {k: v for k, v in {**HALF[12], **changed}.items() if v is not None}
+    rank = replace(two.trace.ranks[0], tensors={0: state})
+    trial = replace(
+        trial,
+        attempts=(one, replace(two, trace=replace(two.trace, ranks={0: rank}))),
+    )
+    baseline = replace(program.baseline(), tensors={0: HALF})
+    finding = judge(trial, baseline).findings[0]
+    assert finding.name == f"{component}-not-restored"
+    assert words in finding.message
+    assert ("every" in finding.hint and "each" in finding.hint) is bool(changed)
