@@ -66,7 +66,11 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> None:
     # Before the first step only the writers that are known make a save: programs set up
     # their folders then.
     is_new = not SAVES.is_open and not SAVES.is_late(path)
-    if is_new and SESSION.steps and looks_like_checkpoint(path):
+    if (
+        is_new
+        and SESSION.steps
+        and (looks_like_checkpoint(path) or SAVES.expects(path))
+    ):
         # The kill point's wait may run a signal's handler, whose files count again.
         _busy.now = False
         SAVES.begin("open")

@@ -42,6 +42,10 @@ class Saves:
         self._reads: set[str] = set()
         self._loads = 0
         self._step = 0  # at which the open save began
+        self._opened: tuple[str, int] | None = (
+            None  # file of no telling name, at a step
+        )
+        self._awaited: int | None = None  # step whose bytes may go into the next file
         self._writers = 0  # that run now, in all threads
         self._lock = threading.Lock()
         self._thread = threading.local()
@@ -114,6 +118,30 @@ class Saves:
         return bool(
             SESSION.orders["store"] and not self._has_files and not self.is_nested()
         )
+
+    @shield
+    def went_nowhere(self, writer: str, held: Iterable[str]) -> None:
+        """Note that a checkpoint was written to something that names no file; may halt.
+
+        To a member of an archive, or to memory: it goes into what the program opened in
+        this step, or opens next. A program with an object store may send it there.
+        """
+        if not SESSION.steps or SESSION.orders["store"] or self.is_nested():
+            return
+        if self.is_open:
+            self.note_held(held)
+        elif self._opened is not None and self._opened[1] == SESSION.steps:
+            self.begin(writer, held)
+            self.wrote(self._opened[0])
+        else:
+            self._awaited = SESSION.steps
+
+    def expects(self, path: str) -> bool:
+        """Tell whether a file that is opened may be where a checkpoint of this step goes."""
+        if is_log(path):
+            return False
+        self._opened = path, SESSION.steps
+        return self._awaited == SESSION.steps
 
     def is_writing(self, path: Any) -> bool:
         """Tell whether the open save has this file open already."""

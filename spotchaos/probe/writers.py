@@ -31,7 +31,8 @@ def follow_writer(
         keyword: of the path.
         writer: what a save's mark calls it.
         content: keyword of what is written, the first argument.
-        in_memory: it is a save as well where there is no file, but an object store.
+        in_memory: it is a save as well where it goes to no file, but to an archive, a
+            buffer or an object store.
     """
     original = _original(modules, name)
     if original is None:
@@ -44,6 +45,10 @@ def follow_writer(
         if not SESSION.may_train() or (
             path is None and not (in_memory and SAVES.may_be_in_memory())
         ):
+            if in_memory and path is None and SESSION.may_train():
+                SAVES.went_nowhere(
+                    writer, SAVES.held_by(_argument(args, kwargs, 0, content))
+                )
             return original(*args, **kwargs)
         held = SAVES.held_by(_argument(args, kwargs, 0, content))
         if path is not None and (

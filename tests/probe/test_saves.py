@@ -93,6 +93,47 @@ train()
     assert paths(ran) == [["model.bin"], ["blob"]]
 
 
+def test_what_goes_into_an_archive_or_a_buffer_is_saved_where_that_goes(quick):
+    ran = quick(
+        HEAD
+        + """
+import io, zipfile
+def buffer():
+    content = io.BytesIO(); torch.save(net.state_dict(), content); return content.getvalue()
+train()
+with zipfile.ZipFile("model_1.zip", "w") as archive:
+    with archive.open("policy.pth", "w") as member: torch.save(net.state_dict(), member)
+train()
+with open("stage_20", "wb") as f: f.write(buffer())
+train()
+with open("stage_30", "wb") as f, zipfile.ZipFile(f, "w") as archive:
+    with archive.open("policy.pth", "w") as member: torch.save(net.state_dict(), member)
+train()
+with open("model.pth.gz", "wb") as f: f.write(b"x")
+train()
+"""
+    )
+    assert paths(ran) == [["model_1.zip"], ["stage_20"], ["stage_30"], ["model.pth.gz"]]
+    assert saves(ran) == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_buffer_that_goes_nowhere_makes_no_other_file_a_save(quick):
+    ran = quick(
+        HEAD
+        + """
+import io
+with open("notes", "w") as f: f.write("x")
+train()
+torch.save(net.state_dict(), io.BytesIO())
+with open("train.log", "w") as f: f.write("x")
+train()
+with open("notes", "w") as f: f.write("x")
+train()
+"""
+    )
+    assert saves(ran) == []
+
+
 def test_all_known_writers_and_readers_are_followed(quick):
     ran = quick(
         HEAD
