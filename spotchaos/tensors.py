@@ -18,6 +18,7 @@ from spotchaos.model import Attempt, Divergence, Judgement, Resume, Trial
 from spotchaos.oracles.divergence import with_measured
 from spotchaos.oracles.dumps import compare_dumps, distance
 from spotchaos.plan import Plan
+from spotchaos.trace.format import STATE_COMPONENTS
 from spotchaos.trial import run_attempt
 
 # Components whose tensors can be dumped, in the order in which a reader wants them.
@@ -96,8 +97,10 @@ class Pinpointer:
             ) as actual,
         ):
             for component in wanted:
-                ours = expected.get((component, step))
-                theirs = actual.get((component, step - joined))
+                # What a step starts from is the state that the one before it left.
+                at = step - 1 if component in STATE_COMPONENTS else step
+                ours = expected.get((component, at))
+                theirs = actual.get((component, at - joined))
                 if ours is None or theirs is None:
                     continue
                 found = compare_dumps(ours, theirs)
@@ -132,6 +135,7 @@ class Pinpointer:
         """
         orders = {
             "step": step,
+            "state_of": step - 1,
             "components": wanted,
             "weights_at": curve,
             "most_bytes": MOST_BYTES,

@@ -26,6 +26,8 @@ _NUMPY = {
     "complex128": "<c16", "bfloat16": "<u2", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8",
 }  # fmt: skip
 
+_OF_STATE = ("weights", "buffers", "optimizer", "averages")
+
 
 class Dumps:
     """Writes what the orders ask for; does nothing without them."""
@@ -39,7 +41,10 @@ class Dumps:
             return False
         if component == "weights" and step in wanted.get("weights_at", ()):
             return True
-        return wanted.get("step") == step and component in wanted.get("components", ())
+        at = wanted.get("step")
+        if component in _OF_STATE:
+            at = wanted.get("state_of", at)
+        return at == step and component in wanted.get("components", ())
 
     def write_state(self, step: int) -> None:
         """Write the components of the state of `step` that are wanted."""
@@ -68,7 +73,8 @@ class Dumps:
     def _is_too_much(self, step: int, named: list[tuple[str, Any]]) -> bool:
         """Tell whether weights that only make a curve are too many to write."""
         wanted = SESSION.orders["dump"]
-        if wanted.get("step") == step and "weights" in wanted.get("components", ()):
+        at = wanted.get("state_of", wanted.get("step"))
+        if at == step and "weights" in wanted.get("components", ()):
             return False
         size = sum(p.numel() * p.element_size() for _, p in named)
         return bool(size > wanted.get("most_bytes", 0))

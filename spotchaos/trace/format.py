@@ -73,8 +73,9 @@ ORDERS: dict[str, Any] = {
     "deterministic": False,
     "threads": 1,
     "algorithm": None,  # "xxh3_128" or "torch_int64"; None: the best there is
-    # {"step": K, "components": [...]}: write these tensors there, and the weights
-    # of the steps "weights_at" if they have no more than "most_bytes".
+    # {"step": K, "components": [...]}: write these tensors there, those of the state at
+    # step "state_of" if it is given, and the weights of the steps "weights_at" if they
+    # have no more than "most_bytes".
     "dump": None,
     "tensors": None,  # "first" or "all": a digest of each tensor, of step 0 or every one
     "store": False,  # there is an object store: what is saved to memory may go there

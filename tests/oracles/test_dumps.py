@@ -125,6 +125,13 @@ def test_ranks_are_compared_each_with_its_own(tmp_path):
     assert compare_dumps(tmp_path / "a", tmp_path / "b") is None
 
 
+def test_what_an_optimizer_lacks_was_lost_and_what_is_lacking_elsewhere_is_not(
+    tmp_path,
+):
+    assert pair(tmp_path, "weights", {"w": [1.0]}, {}) is None
+    assert pair(tmp_path, "optimizer", {"m": [1.0, 2.0]}, {}) == ("m", 2, None)
+
+
 def test_another_shape_has_no_distance(tmp_path):
     assert pair(tmp_path, "weights", {"w": [1.0]}, {"w": [1.0, 2.0]}) == ("w", 2, None)
 

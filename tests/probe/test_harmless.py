@@ -194,3 +194,32 @@ def test_tensors_of_a_step_are_dumped_for_numpy(quick, place):
     assert found == json.loads(ran.out)
     batch = json.loads(dumps["batch"].read_text())
     assert batch["tensors"][0]["shape"] == [4, 3]
+
+
+def test_the_state_that_a_step_starts_from_is_dumped_with_what_it_makes(quick, place):
+    into = place.path / "dump"
+    into.mkdir()
+    script = """
+    import torch
+    torch.manual_seed(0)
+    net = torch.nn.Linear(1, 1, bias=False)
+    opt = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(3):
+        if step == 1: print(net.weight.item())
+        opt.zero_grad(); net(torch.ones(1, 1) * step).sum().backward(); opt.step()
+    """
+    ran = quick(
+        script,
+        dump={
+            "step": 2,
+            "state_of": 1,
+            "components": ["weights", "gradients"],
+            "folder": str(into),
+        },
+    )
+    found = {(m["component"], m["step"]): Path(m["file"]) for m in ran.of("dump")}
+    assert sorted(found) == [("gradients", 2), ("weights", 1)]
+    index = found["weights", 1]
+    (value,) = memoryview((index.parent / (index.stem + ".bin")).read_bytes()).cast("f")
+    assert value == float(ran.out)
+    assert json.loads(index.read_text())["tensors"][0]["name"] == "weight"
