@@ -5,10 +5,11 @@ It counts what it draws and says, clause by clause, what it leaves out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from spotchaos.crash_classes import Case
+from spotchaos.crash_classes import Case, Result
 from spotchaos.crash_points import barriers, crash_points, sees_saves, spread
+from spotchaos.model import Verdict
 from spotchaos.persistence.crash_states import (
     Bounds,
     CrashState,
@@ -28,6 +29,10 @@ MOST_EARLY = 150
 # Crash points within one recorded resume.
 MOST_RESUME_POINTS = 60
 IN_A_RESUME = "kill during a resume"
+UNSEEN = (
+    "whether a resume goes back too far: no save was seen, and crash points are where the"
+    " program writes"
+)
 
 
 class Drawing:
@@ -62,10 +67,7 @@ class Drawing:
             points = [last + 1]
         elif not sees_saves(record, self._patterns):
             self.saves_unseen = True
-            self.left_out.append(
-                "whether a resume goes back too far: no save was seen, and crash points"
-                " are where the program writes"
-            )
+            self.left_out.append(UNSEEN)
         if len(points) < last + 1:
             self.left_out.append(
                 f"{last + 1 - len(points)} of {last + 1} crash points, left out by"
@@ -134,3 +136,31 @@ def models(power_loss: str | None) -> list[PersistenceModel]:
     """Return the persistence models that `--power-loss` asks for, the kill first."""
     more = {None: [], "ext4": [EXT4], "posix": [POSIX], "all": [EXT4, POSIX]}
     return [KILL, *more[power_loss]]
+
+
+def bases(
+    record: Recorded, cases: Sequence[Case], results: Mapping[int, Result]
+) -> list[int]:
+    """Return the numbers of states whose resume is worth a recording, the best first.
+
+    Those are the ones with most left over, of which a real kill leaves the like.
+    """
+    found = [
+        number
+        for number, result in sorted(results.items())
+        if result.verdict is Verdict.HELD
+        and cases[number].record is record
+        and record.plan_of(cases[number].state.token) is not None
+        and _has_saved(cases[number])
+    ]
+
+    def rank(number: int) -> tuple[int, int]:
+        state = cases[number].state
+        return -len(state.layout.things), state.token.number
+
+    return sorted(found, key=rank)
+
+
+def _has_saved(case: Case) -> bool:
+    cut = case.record.cut(case.state.token.number)[-1]
+    return any(save.ended_at_s for r in cut.trace.ranks.values() for save in r.saves)

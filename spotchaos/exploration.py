@@ -26,16 +26,17 @@ from spotchaos.crash_classes import (
     without_no_checkpoint,
 )
 from spotchaos.culprits import before_failures, trace_back
-from spotchaos.drawing import Drawing
+from spotchaos.drawing import UNSEEN, Drawing, bases
 from spotchaos.early_ranks import RealKills
 from spotchaos.errors import HarnessError, PlanError, UsageError
 from spotchaos.events import Listener, Outcome, PhaseStarted, TrialDone
-from spotchaos.model import Finding, Note, SaveMark, Verdict
+from spotchaos.model import Finding, Note, Verdict
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.models import KILL
 from spotchaos.persistence.tokens import StateToken, in_recording
+from spotchaos.proved_saves import went_on_from, with_proved, with_the_same
 from spotchaos.recorded import Recorded
 from spotchaos.recorder import Mechanism, Recorder
 from spotchaos.resuming import Resumes, Starter
@@ -171,6 +172,8 @@ class Exploration(Campaign):
             if recorder.is_large:
                 writer.settle([case.state.layout for case in cases])
             self._resume_all(ground, resumes, cases)
+            if self._drawing.saves_unseen:
+                record = self._tell_saves(resumes, record)
             self._doubt_early_ranks(resumes, RealKills(self._starter, record))
             self._explore_resumes(ground, recorder, resumes, record)
             self._look_before_failures(ground, resumes)
@@ -245,6 +248,17 @@ class Exploration(Campaign):
                 " and were not tried with real kills, there being too many"
             )
 
+    def _tell_saves(self, resumes: Resumes, record: Recorded) -> Recorded:
+        """Judge again by the saves that nobody saw and resumes went on from."""
+        told = with_proved(record, self._cases, self._results)
+        if told is None:
+            return record
+        self._drawing.left_out.remove(UNSEEN)
+        self._cases = [replace(case, record=told) for case in self._cases]
+        for number, result in self._results.items():
+            self._results[number] = resumes.again(self._cases[number], result)
+        return told
+
     def _explore_resumes(
         self,
         ground: Groundwork,
@@ -261,12 +275,16 @@ class Exploration(Campaign):
             )
             return
         cases: list[Case] = []
-        for number, base in enumerate(self._bases(record)):
+        found = bases(record, self._cases, self._results)[:MOST_RESUMES]
+        for number, base in enumerate(map(self._cases.__getitem__, found)):
             if self.is_out_of_budget():
                 self._drawing.left_out.append("kills during a resume (--budget)")
                 break
             self.tell(PhaseStarted("recorded resume", str(base.state.token)))
             again = recorder.resume(base, number)
+            joined = went_on_from(self._results[found[number]])
+            if self._drawing.saves_unseen and joined is not None:
+                again = with_the_same(again, record, joined)
             writer = self._writer(ground, again)
             cases += self._drawing.of_resume(again, writer)
         self._resume_all(ground, resumes, cases)
@@ -283,19 +301,6 @@ class Exploration(Campaign):
             tally.by_recipe += len(cases)
             tally.by_content += len(cases)
             self._resume_all(ground, resumes, cases)
-
-    def _bases(self, record: Recorded) -> list[Case]:
-        """Return states whose resume is worth a recording: those with most left over."""
-        held = [
-            self._cases[n]
-            for n, result in sorted(self._results.items())
-            if result.verdict is Verdict.HELD
-            and self._cases[n].record is record
-            and record.plan_of(self._cases[n].state.token) is not None
-        ]
-        held = [c for c in held if any(s.ended_at_s for s in _saves_before(c))]
-        held.sort(key=lambda c: (-len(c.state.layout.things), c.state.token.number))
-        return held[:MOST_RESUMES]
 
     def _resume_all(
         self, ground: Groundwork, resumes: Resumes, cases: Sequence[Case]
@@ -490,8 +495,3 @@ class Exploration(Campaign):
                 Note("no-save-explored", "the recorded run saved nothing to explore")
             )
         return notes
-
-
-def _saves_before(case: Case) -> list[SaveMark]:
-    cut = case.record.cut(case.state.token.number)[-1]
-    return [save for rank in cut.trace.ranks.values() for save in rank.saves]

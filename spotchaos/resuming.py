@@ -114,6 +114,11 @@ class Resumes:
                 self.memo.add(history, layout, asked, Resumed(attempt, went(attempt)))
         return self._judged(case, attempt, was_run=True)
 
+    def again(self, case: Case, result: Result) -> Result:
+        """Judge a resume once more, by a recording that tells more of what was saved."""
+        attempt = result.trial.attempts[-1]
+        return self._judged(case, attempt, was_run=result.was_run)
+
     def cold(self, case: Case, result: Result, name: str) -> Result:
         """Resume once more, in fresh processes, for the op that is blamed already.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from spotchaos.model import Attempt, Finding, Judgement
+from spotchaos.model import Attempt, Ended, Finding, Judgement
+from spotchaos.oracles.words import ending_of
 
 # What a judgement can say of a resume that got nothing, or too little, from the disk.
 _LOST = ("silent-restart", "stale-resume", "lost-work", "ranks-disagree")
@@ -142,6 +143,10 @@ def _message(name: str, resumed: Attempt, cut: Cut) -> str:
     what = "the resume starts again or goes back further than it must"
     if exception is not None:
         what = f"the resume fails with {exception.type}: {exception.message[:120]}"
+    elif resumed.ended is Ended.FAILED:
+        what = f"the resume fails with {ending_of(resumed)[:160]}"
+    elif resumed.ended is Ended.HUNG:
+        what = "the resume never ends"
     elif name in ("silent-damage", "mixed-steps"):
         what = "the resume goes on from damaged state without a word"
     op = f"{cut.kind} {cut.path!r}" if cut.kind else "the save"

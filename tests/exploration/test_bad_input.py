@@ -47,7 +47,20 @@ def test_one_save_alone_is_explored(hard):
 
 def test_a_database_that_nobody_sees_saving_is_cut_where_it_writes(hard):
     told = held(hard("database"), least=20)
-    assert any("no save was seen" in why for why in told["why_not_visited"])
+    # Resumes that went on from it told when it was saved.
+    assert not any("no save was seen" in why for why in told["why_not_visited"])
+
+
+def test_records_that_are_appended_unseen_are_held(hard):
+    told = held(hard("appended", saves=2), least=10)
+    assert told["by_model"]["kill during a resume"]
+
+
+def test_records_behind_a_torn_one_are_never_found_again(hard):
+    document = hard("appended_after_rest", saves=2)
+    [found] = document["classes"]
+    assert found["finding"] == "stale-resume"
+    assert found["during_resume"]
 
 
 def test_random_temporary_names_are_one_recording(hard):

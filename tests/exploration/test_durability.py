@@ -105,3 +105,22 @@ def test_what_a_clean_stop_shows_as_well_is_not_blamed_on_the_crash():
     said = judged("resume-failed", "buffers-not-restored")
     found = durability(said, resumed(), WRITE, always=always)
     assert found.name == "torn-checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        (
+            Ended.FAILED,
+            "the resume fails with status 3, its last line was 'bad checksum'",
+        ),
+        (Ended.HUNG, "the resume never ends"),
+    ],
+)
+def test_a_resume_that_ends_without_an_exception_is_told_by_its_last_words(
+    ended, expected
+):
+    attempt = replace(
+        resumed(), ended=ended, exit_code=3, output_tail="loading\nbad checksum\n"
+    )
+    assert expected in durability(judged("resume-failed"), attempt, WRITE).message
