@@ -251,14 +251,20 @@ class Saves:
 
     @shield
     def load_begins(self, path: Any, via: str) -> None:
-        """Note that something is about to be loaded; may halt."""
+        """Note that something is about to be loaded; may halt.
+
+        Args:
+            path: of a file; None: it was downloaded to memory, and has no name.
+            via: what loads it.
+        """
         found = absolute(path)
-        if found is None or not SESSION.may_train():
+        if not SESSION.may_train() or (found is None and path is not None):
             return
         self._loads += 1
-        SESSION.mark(
-            "load", path=shown(found), via=via, n=self._loads, step=SESSION.steps
-        )
+        if found is not None:
+            SESSION.mark(
+                "load", path=shown(found), via=via, n=self._loads, step=SESSION.steps
+            )
         SESSION.site("load-begin")
 
     @shield

@@ -68,9 +68,24 @@ def follow_writer(
 
 
 def follow_reader(
-    modules: tuple[Any, ...], name: str, *, place: int, keyword: str, via: str
+    modules: tuple[Any, ...],
+    name: str,
+    *,
+    place: int,
+    keyword: str,
+    via: str,
+    in_memory: bool = False,
 ) -> None:
-    """Replace `name` in `modules` by a function that announces the load."""
+    """Replace `name` in `modules` by a function that announces the load.
+
+    Args:
+        modules: the ones that carry it; the first that has it says what it is.
+        name: of the function.
+        place: of the path among the positional arguments.
+        keyword: of the path.
+        via: what a load's mark calls it.
+        in_memory: it is a load as well where it is given what came from an object store.
+    """
     original = _original(modules, name)
     if original is None:
         return
@@ -78,7 +93,8 @@ def follow_reader(
     @functools.wraps(original)
     def followed(*args: Any, **kwargs: Any) -> Any:
         path = target_of(_argument(args, kwargs, place, keyword))
-        if path is None or SAVES.is_nested() or not SESSION.may_train():
+        is_known = path is not None or (in_memory and SESSION.orders["store"])
+        if not is_known or SAVES.is_nested() or not SESSION.may_train():
             return original(*args, **kwargs)
         SAVES.load_begins(path, via)
         SAVES.enter()

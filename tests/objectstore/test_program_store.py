@@ -87,6 +87,18 @@ def test_an_upload_in_parts_is_repeated_once_it_is_complete(store):
     assert accepted["UploadChunk"]
 
 
+def test_a_resumable_upload_that_is_left_is_nobodys_to_abort(store):
+    one, url = store()
+    where = f"{url}/upload/storage/v1/b/bucket/o"
+    asked = {"uploadType": "resumable", "name": "key"}
+    begun = requests.post(where, params=asked, json={}, timeout=10)
+    assert begun.status_code == 200
+    stored, _ = one.end_attempt()
+    assert [request.operation for request in stored.requests] == ["StartUpload"]
+    # It expires within a week, and no client can list it: unlike the parts of S3.
+    assert stored.abandoned == ()
+
+
 def test_a_lasting_fault_goes_with_the_machine_and_one_that_waits_stays(store):
     one, url = store("gs-403:1+", "gs-cut:4")
     assert [insert(url), insert(url)] == [403, 403]

@@ -328,3 +328,22 @@ def test_what_is_saved_to_memory_is_a_save_where_there_is_a_store(quick):
     assert saves(ran) == [(1, 1), (2, 2), (3, 3)]
     assert paths(ran) == [[], [], ["last.pt"]]
     assert saves(quick(HEAD + IN_MEMORY)) == [(1, 3)]
+
+
+DOWNLOADED = """
+import io
+found = io.BytesIO()
+torch.save(net.state_dict(), found)
+found.seek(0)
+net.load_state_dict(torch.load(found))
+train()
+"""
+
+
+def test_what_is_loaded_from_memory_is_a_load_where_there_is_a_store(quick):
+    def reached(**orders):
+        ran = quick(HEAD + DOWNLOADED, mark_every_site=True, **orders)
+        return [m["site"] for m in ran.of("site") if m["site"].startswith("load")]
+
+    assert reached(store=True) == ["load-begin", "load-end"]
+    assert reached() == []

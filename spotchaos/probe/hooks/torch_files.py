@@ -22,5 +22,10 @@ def hook_torch_files(torch: Any) -> None:
         in_memory=True,
     )
     follow_reader(
-        (torch, serialization), "load", place=0, keyword="f", via="torch.load"
+        (torch, serialization),
+        "load",
+        place=0,
+        keyword="f",
+        via="torch.load",
+        in_memory=True,
     )
