@@ -138,7 +138,8 @@ class Surroundings:
         isolated: the attempt has a network of its own, in which `places` can be had;
             otherwise our servers listen on free ports of this machine's loopback.
         time_scale: cloud seconds per real second; None: chosen at the announcement.
-        real_addresses: the cloud's own addresses exist in the attempt's network.
+        real_addresses: the cloud's own addresses are asked, and nothing is redirected;
+            of IPv6 as well.
         store: of objects; None: there is none.
         clock: tells the time; the system's if None.
     """
@@ -262,17 +263,20 @@ class Surroundings:
         if story.provider in PROVIDERS:
             base_url = f"http://127.0.0.1:{self._place(METADATA_PORT)}"
             self.environment |= environment_for(story.provider, base_url)
-            if real_addresses and self._isolated:
-                self._surround_with_addresses(ADDRESSES[story.provider])
-            else:
+            known = ADDRESSES[story.provider]
+            if self._isolated:
+                # What asks from outside of Python (curl, Go) finds the cloud as well.
+                self._surround_with_addresses(known, ipv6=real_addresses)
+            if not real_addresses or not self._isolated:
                 self.redirect = redirects_for(story.provider, base_url)
         if self._is_file:
             self.environment[FILE_VARIABLE] = "{attempt}/" + NOTICE_FOLDER
 
-    def _surround_with_addresses(self, known: Sequence[str]) -> None:
+    def _surround_with_addresses(self, known: Sequence[str], *, ipv6: bool) -> None:
         """Have the cloud's own addresses and names in the attempt's network."""
         numbers = [address for address in known if _version(address)]
-        self.addresses = [a for a in numbers if _version(a) == 4 or _has_ipv6()]
+        ipv6 = ipv6 and _has_ipv6()
+        self.addresses = [a for a in numbers if _version(a) == 4 or ipv6]
         if not self.addresses:
             self.addresses = [LINK_LOCAL]
         names = [name for name in known if not _version(name)]

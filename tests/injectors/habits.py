@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import urllib.request
@@ -97,6 +98,9 @@ def told(url):
             import requests
 
             return requests.get(url, timeout=2).status_code == 200
+        if "curls" in HABITS:
+            asked = ["curl", "-sf", "--max-time", "2", url]
+            return subprocess.run(asked, capture_output=True).returncode == 0
         if "token" in HABITS:
             asked = urllib.request.Request(
                 "http://169.254.169.254/latest/api/token",

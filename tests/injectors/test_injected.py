@@ -2,6 +2,8 @@
 
 from itertools import pairwise
 
+import shutil
+
 import pytest
 
 from spotchaos.model import Ended, Verdict
@@ -180,12 +182,23 @@ def test_a_notice_by_signal_comes_as_one(interrupted):
     assert trial.attempts[0].exit_code == 143
 
 
-def test_the_clouds_own_address_exists_in_a_private_network(interrupted):
+@pytest.mark.parametrize(
+    ("habit", "netns"),
+    [
+        ("polls token", True),
+        pytest.param(
+            "polls curls",
+            False,
+            marks=pytest.mark.skipif(not shutil.which("curl"), reason="no curl here"),
+        ),
+    ],
+)
+def test_the_clouds_own_address_exists_in_a_private_network(interrupted, habit, netns):
     outcome = interrupted(
-        "polls token",
+        habit,
         kill_at=("step-end:12",),
         notice="aws",
-        netns=True,
+        netns=netns,
         time_scale=10,
     )
     trial = held(outcome)
