@@ -1,8 +1,7 @@
 """Signals, notices, lost machines and disks, each against programs that take them well or badly."""
 
-from itertools import pairwise
-
 import shutil
+from itertools import pairwise
 
 import pytest
 
