@@ -34,6 +34,7 @@ class Batch:
         self.digest = ""
         self.kind = "rows"
         self.is_empty = True
+        self.has_tensors = False  # of any kind, also of what a graph made
         self._ids: list[str] | None = None
         self._rows: list[str] = []
 
@@ -50,6 +51,7 @@ def batch_of(args: Any, kwargs: Any) -> Batch:
     parameter = sys.modules["torch"].nn.Parameter
     for name, leaf in leaves_of({"args": args, **kwargs}):
         if is_tensor(leaf):
+            batch.has_tensors = True
             if leaf.grad_fn is not None or isinstance(leaf, parameter):
                 continue
             tensors.append((name, leaf))

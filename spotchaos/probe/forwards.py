@@ -26,6 +26,7 @@ class Forward:
         "batch",
         "has_node",
         "in_closure",
+        "is_blind",
         "owners",
         "reached",
         "sample",
@@ -47,6 +48,7 @@ class Forward:
         self.zeroed: set[int] = set()
         self.backed = False  # a gradient came back through it
         self.has_node = False  # its output could be watched for that
+        self.is_blind = not batch.has_tensors  # no tensor went in, nor came out
         self.reached = False  # an optimizer has consumed its gradients
 
     @property
@@ -92,6 +94,15 @@ def chained(digests: list[str]) -> str:
     for one in digests:
         digest.text(one)
     return digest.hex()
+
+
+def without_blind(forwards: list[Forward]) -> list[Forward]:
+    """Leave out calls in which no tensor was seen, if one was in another.
+
+    A layer that is called with a description of its input, so as to build a model, trains
+    nothing; where every call hides its tensors, one of them does.
+    """
+    return [f for f in forwards if not f.is_blind] or forwards
 
 
 def made(

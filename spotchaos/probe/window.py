@@ -14,7 +14,7 @@ from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.batch import Batch
 from spotchaos.probe.components import gradients_of, sorted_digest, weights
 from spotchaos.probe.dump import DUMPS
-from spotchaos.probe.forwards import Forward, Loss, loss_of, made
+from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
 from spotchaos.probe.sample import KEEPER, Found, Sample
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION, shield
@@ -224,7 +224,9 @@ class Training:
     @shield
     def complete_step(self) -> None:
         """Write what is known of the step that was just completed, and begin a window."""
-        trained = [f for f in self._forwards if f.backed and not f.is_dropped]
+        trained = without_blind(
+            [f for f in self._forwards if f.backed and not f.is_dropped]
+        )
         self.settle()
         samples = [f.sample for f in trained if f.sample is not None]
         if not SESSION.steps:

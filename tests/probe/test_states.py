@@ -78,6 +78,61 @@ net.load_state_dict(a); opt.load_state_dict(b)
         assert again.column(component)[0] == first.column(component)[3], component
 
 
+SPECIFIED = """
+import torch
+torch.manual_seed(0)
+class Spec: pass
+class Layer(torch.nn.Linear):
+    def forward(self, given):
+        return Spec() if isinstance(given, Spec) else super().forward(given)
+net = Layer(2, 2)
+"""
+
+
+def test_a_layer_called_with_a_description_of_its_input_trains_nothing(quick):
+    ran = quick(
+        SPECIFIED
+        + """
+net(Spec())
+torch.nn.init.constant_(net.weight, 0.5)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(2):
+    opt.zero_grad(); net(torch.ones(1, 2)).sum().backward(); opt.step()
+"""
+    )
+    plain = quick(
+        SPECIFIED
+        + """
+torch.nn.init.constant_(net.weight, 0.5)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(2):
+    opt.zero_grad(); net(torch.ones(1, 2)).sum().backward(); opt.step()
+"""
+    )
+    assert ran.column("weights") == plain.column("weights")
+    assert [m["micro"] for m in ran.steps] == [1, 1]
+
+
+def test_a_call_that_hides_its_tensors_is_a_forward_where_no_other_is(quick):
+    ran = quick(
+        """
+import torch
+class Box:
+    def __init__(self, tensor): self.__tensor = [tensor]
+    def open(self): return self.__tensor[0]
+    __slots__ = ("__tensor",)
+class Net(torch.nn.Linear):
+    def forward(self, box): return Box(super().forward(box.open()))
+net = Net(2, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(2):
+    opt.zero_grad(); net(Box(torch.ones(1, 2))).open().sum().backward(); opt.step()
+"""
+    )
+    assert len(set(ran.column("weights"))) == 2
+    assert [m["micro"] for m in ran.steps] == [1, 1]
+
+
 def test_forwards_without_gradients_are_evaluation(quick):
     ran = quick(
         HEAD

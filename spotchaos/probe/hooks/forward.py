@@ -116,7 +116,10 @@ def _watch_gradients(forward: Forward, result: Any) -> None:
 
     try:
         for _, leaf in leaves_of(result):
-            node = getattr(leaf, "grad_fn", None) if is_tensor(leaf) else None
+            if not is_tensor(leaf):
+                continue
+            forward.is_blind = False
+            node = leaf.grad_fn
             if node is not None:
                 node.register_prehook(arrived)
                 forward.has_node = True
