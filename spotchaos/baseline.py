@@ -16,7 +16,7 @@ from typing import Any
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
-from spotchaos.failing import failure_of
+from spotchaos.failing import failure_of, kept_from
 from spotchaos.landscape import (
     control_step,
     existing_checkpoints,
@@ -222,11 +222,14 @@ class _Builder:
         if light.ended is Ended.FINISHED and self._log is not None:
             return light
         self._log = None
+        allow_network = self._stage.program.allow_network
+        why = kept_from(light, allow_network=allow_network)
         self._notes.append(
             Note(
                 "inside-save-left-out",
                 "file sites are off: the program does not end well when its file"
-                f" operations are recorded (status {light.exit_code})",
+                f" operations are recorded (status {light.exit_code})"
+                + (f": {why}" if why else ""),
             )
         )
         return self._run("light run", orders=LIGHT)

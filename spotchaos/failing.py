@@ -61,7 +61,7 @@ def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Find
         return Finding(
             "baseline-failed",
             f"the program had not ended after {limit_s:g} s{quoted}{stacks}",
-            hint=_of_isolation(attempt, allow_network=allow_network)
+            hint=kept_from(attempt, allow_network=allow_network)
             or "give it a shorter run, or a longer --timeout",
         )
     if attempt.refused_write is not None:
@@ -77,13 +77,13 @@ def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Find
     return Finding(
         "baseline-failed",
         f"the program ended with status {attempt.exit_code} by itself{quoted}",
-        hint=_of_isolation(attempt, allow_network=allow_network)
+        hint=kept_from(attempt, allow_network=allow_network)
         or "make it run to its end without spotchaos first",
         where=where,
     )
 
 
-def _of_isolation(attempt: Attempt, *, allow_network: bool) -> str | None:
+def kept_from(attempt: Attempt, *, allow_network: bool) -> str | None:
     """Return what to do about a failure that isolation seems to be the cause of."""
     rank = main_rank(attempt)
     said = attempt.output_tail[-8000:]

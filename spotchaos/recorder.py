@@ -9,10 +9,12 @@ from spotchaos.announced import announced_run, not_announced
 from spotchaos.baseline import Groundwork
 from spotchaos.crash_classes import Case
 from spotchaos.errors import HarnessError
+from spotchaos.failing import kept_from
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.strace import strace_available
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended
+from spotchaos.oracles.words import ending_of
 from spotchaos.persistence import oplog
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.plan import KillPoint
@@ -125,9 +127,11 @@ class Recorder:
 
     def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
         if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
+            allow_network = self._ground.stage.program.allow_network
             raise HarnessError(
-                f"the recorded run ended with status {attempt.exit_code}",
-                hint="run it under `spotchaos run --kill-at file-op:1` to see why",
+                f"the recorded run ended with {ending_of(attempt)}",
+                hint=kept_from(attempt, allow_network=allow_network)
+                or "run it under `spotchaos run --kill-at file-op:1` to see why",
             )
         return recorded_of(attempt, log, linked_start(self._ground.stage, "start"))
 

@@ -8,7 +8,7 @@ import pytest
 from spotchaos.errors import HarnessError
 from spotchaos.exploration import explore
 from spotchaos.launch.strace import strace_available
-from spotchaos.model import Note
+from spotchaos.model import Attempt, AttemptTrace, Ended, Note
 from spotchaos.recorder import Recorder
 from spotchaos.resuming import Starter
 
@@ -83,3 +83,35 @@ def test_several_ranks_need_more_than_python(no_strace):
     ground = SimpleNamespace(baseline=baseline, landscape=landscape, notes=notes)
     with pytest.raises(HarnessError, match="EBUSY: taken; no strace"):
         Recorder(ground, Starter(None))
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [
+        ('sudo: The "no new privileges" flag is set', "sudo and setuid programs"),
+        ("ValueError: no rows", "spotchaos run --kill-at file-op:1"),
+    ],
+)
+def test_a_program_that_fails_once_it_is_recorded_is_told_what_it_is_kept_from(
+    no_strace, monkeypatch, said, hint
+):
+    trace = AttemptTrace({}, world_size=1, processes=1, torch_seen=True)
+    attempt = Attempt(
+        1, ("python",), Ended.FAILED, 1, trace, wall_s=1.0, output_tail=said
+    )
+    monkeypatch.setattr(
+        "spotchaos.recorder.announced_run", lambda stage, view: (attempt, None)
+    )
+    stage = SimpleNamespace(
+        program=SimpleNamespace(allow_network=False),
+        new_view=lambda name: SimpleNamespace(close=lambda: None),
+    )
+    ground = SimpleNamespace(
+        baseline=SimpleNamespace(world_size=1),
+        landscape=SimpleNamespace(file_ops=None),
+        stage=stage,
+    )
+    recorder = Recorder(ground, SimpleNamespace(cold=None))
+    with pytest.raises(HarnessError, match="status 1, its last line was") as caught:
+        recorder.run()
+    assert hint in (caught.value.hint or "")
