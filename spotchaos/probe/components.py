@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ _BOOKKEEPING = frozenset(
 )
 # What decides a scheduler's next rates besides the rates themselves.
 _COUNTERS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i")
+
+_BY_CONTENT = re.compile(r"#\d+")
 
 
 class Instances:
@@ -83,15 +86,48 @@ def weights() -> list[tuple[str, Any]]:
 
 
 def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
-    """Return the optimizers' parameters that no live module names, by their place."""
-    found = [(f"#leaf.{i}", leaf) for i, leaf in enumerate(LIVING.leaves)]
+    """Return the tensors that are trained and that no live module names.
+
+    They are named by their place in their optimizer. Where there are several optimizers,
+    or none as yet, a place says nothing (a library may make one for each parameter, in
+    the order of a set, once it first steps): then by the order of their content.
+    """
+    found: dict[int, tuple[str, Any]] = {}
+    for number, leaf in enumerate(LIVING.leaves):
+        found.setdefault(id(leaf), (f"#leaf.{number}", leaf))
+    owners = 0
     for index, optimizer in LIVING.placed_optimizers():
+        loose = 0
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 if id(parameter) not in known:
-                    known.add(id(parameter))
-                    found.append((f"#{index}.{number}.{place}", parameter))
-    return found
+                    name = f"#{index}.{number}.{place}"
+                    found.setdefault(id(parameter), (name, parameter))
+                    loose = 1
+        owners += loose
+    if LIVING.leaves or owners > 1:
+        ordered = sorted((p for _, p in found.values()), key=_content)
+        return [(f"#{place}", parameter) for place, parameter in enumerate(ordered)]
+    return list(found.values())
+
+
+def _content(tensor: Any) -> tuple[tuple[int, ...], str]:
+    digest = Digest()
+    digest.tensor(tensor)
+    return tuple(tensor.shape), digest.hex()
+
+
+def shared_gradients() -> list[tuple[str, Any]] | None:
+    """Return (name, gradient) of all that is trained, where no module names any of it.
+
+    None where one does, or one optimizer has it all: its own gradients are told then.
+    """
+    if not LIVING.leaves and len(LIVING.placed_optimizers()) < 2:
+        return None
+    named = weights()
+    if not all(_BY_CONTENT.fullmatch(name) for name, _ in named):
+        return None
+    return [(name, p.grad) for name, p in named if p.grad is not None]
 
 
 def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]:
@@ -128,7 +164,9 @@ def optimizer_entries(
                     id(parameter),
                     str(parameter)[:80] if isinstance(parameter, str) else "?",
                 )
-                entries.append((f"{index}:{name}", state))
+                # What only its content tells may be in another optimizer elsewhere.
+                prefix = "" if _BY_CONTENT.fullmatch(name) else f"{index}:"
+                entries.append((prefix + name, state))
     return sorted(entries, key=lambda entry: entry[0])
 
 

@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.batch import Batch
-from spotchaos.probe.components import gradients_of, sorted_digest, weights
+from spotchaos.probe.components import (
+    gradients_of,
+    shared_gradients,
+    sorted_digest,
+    weights,
+)
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
 from spotchaos.probe.sample import KEEPER, Found, Sample
@@ -37,6 +42,7 @@ class Training:
         self.main_used: int | None = None
         self.thread: int | None = None  # the one that trains
         self._stepped_last: int | None = None
+        self._stood_in_at: int | None = None  # backwards when another was counted by
         self._turns: dict[int, int] = {}  # optimizer -> how many had stepped before it
         self.epoch = 0
         self.in_backward = 0
@@ -196,6 +202,9 @@ class Training:
             SESSION.orders["step_by"] == "optimizer" and self.main_optimizer() in nested
         ):
             self.main_used = self.main_optimizer()
+            ordered = SESSION.orders["main_optimizer"]
+            stands_in = ordered is not None and self.main_used != int(ordered)
+            self._stood_in_at = self.counted["backward"] if stands_in else None
             self.complete_step()
 
     def note_closing(self) -> None:
@@ -205,19 +214,33 @@ class Training:
             self.closings[last] = self.closings.get(last, 0) + 1
 
     def _is_step(self, index: int) -> bool:
+        # The one that counts may be made only after another stood in for it and stepped.
         return (
-            SESSION.orders["step_by"] == "optimizer" and index == self.main_optimizer()
+            SESSION.orders["step_by"] == "optimizer"
+            and index == self.main_optimizer()
+            and (index == self.main_used or not self._is_counted())
         )
 
+    def _is_counted(self) -> bool:
+        """Whether one that stood in for another has counted the step that goes on."""
+        return self._stood_in_at == self.counted["backward"]
+
     def _consume(self, optimizer: Any, index: int) -> None:
-        self._sample_without_forward(in_background=False)
+        if not self._is_counted():
+            self._sample_without_forward(in_background=False)
         for forward in self._forwards:
             if forward.backed and not forward.is_dropped and index in forward.owners:
                 forward.reached = True
-        main = index == self.main_optimizer() or self._gradients is None
-        if main and SESSION.fingerprint == "all":
-            names = {id(parameter): name for name, parameter in weights()}
-            gradients = gradients_of(optimizer, names)
+        is_first = self._gradients is None and not self._is_counted()
+        if not is_first and index != self.main_optimizer():
+            return
+        if SESSION.fingerprint == "all":
+            gradients = shared_gradients()
+            if gradients is None:
+                names = {id(parameter): name for name, parameter in weights()}
+                gradients = gradients_of(optimizer, names)
+            elif not is_first:
+                return
             self._gradients = sorted_digest(gradients)
             DUMPS.write(SESSION.steps + 1, "gradients", gradients)
 

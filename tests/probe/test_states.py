@@ -78,6 +78,47 @@ net.load_state_dict(a); opt.load_state_dict(b)
         assert again.column(component)[0] == first.column(component)[3], component
 
 
+# As Pyro does: an optimizer for each tensor, made in the order of a set at the first step.
+LOOSE = """
+import sys, torch
+torch.manual_seed(0)
+trained = [torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)]
+optimizers = {}
+def step(x):
+    (trained[0] * x + trained[1] * x.square()).square().sum().backward()
+    for place in order:
+        opt = optimizers.setdefault(place, torch.optim.Adam([trained[place]], 0.1))
+        opt.step(); opt.zero_grad()
+"""
+
+
+def test_an_optimizer_for_each_tensor_may_be_made_in_any_order(quick):
+    run = "for n in range(3): step(torch.full((3,), n + 1.0))\n"
+    one, other = (
+        quick(LOOSE + f"order = {order}\n" + run, main_optimizer=1)
+        for order in ([0, 1], [1, 0])
+    )
+    assert len(one.steps) == len(other.steps) == 3
+    for component in ("weights", "optimizer", "rates"):
+        assert one.column(component) == other.column(component), component
+        assert len({*one.column(component)} - {None}) > (component != "rates")
+    assert one.consumed("gradients") == other.consumed("gradients")
+    assert len(set(one.consumed("gradients"))) == 3
+
+
+def test_tensors_that_have_no_optimizer_as_yet_are_known_again(quick):
+    run = "for n in range({}, {}): step(torch.full((3,), n + 1.0))\n"
+    save = "torch.save(trained, 'a.pt')\n"
+    load = "trained = [t.detach().requires_grad_() for t in torch.load('a.pt')]\n"
+    head = LOOSE + "order = [0, 1]\n"
+    whole = quick(head + run.format(0, 3) + save + run.format(3, 5), main_optimizer=1)
+    resumed = quick(
+        LOOSE + "order = [1, 0]\n" + load + run.format(3, 5), main_optimizer=1
+    )
+    assert resumed.column("weights")[0] == whole.column("weights")[3]
+    assert len(set(whole.column("weights"))) == 5
+
+
 SPECIFIED = """
 import torch
 torch.manual_seed(0)
