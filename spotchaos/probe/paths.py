@@ -23,7 +23,7 @@ _LOG = re.compile(
 )
 _CHECKPOINT_SUFFIX = re.compile(
     r"\.(pt|pth|ckpt|bin|pkl|pickle|npz|npy|safetensors|msgpack|h5|hdf5|tar|distcp|joblib"
-    r"|state|model|chk|dat|params|weights|zip|tgz|th|t7|mdl|dill)"
+    r"|state|model|chk|dat|params|weights|zip|tgz|th|t7|mdl|dill|keras)"
     r"(\.(gz|bz2|xz|zst|lz4))?(\.(tmp|temp|new|part)[^/]*)?$",
     re.IGNORECASE,
 )

@@ -117,6 +117,30 @@ train()
     assert saves(ran) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
+def test_a_file_that_h5py_opens_in_c_is_written_and_read(quick, place):
+    (place.work / "h5py.py").write_text(
+        "class File:\n"
+        "    def __init__(self, name, mode='r', driver=None): self.args = name, mode, driver\n"
+    )
+    ran = quick(
+        HEAD
+        + """
+import sys; sys.path.insert(0, os.getcwd())
+import h5py, io, pathlib
+train()
+print(h5py.File("latest.weights.h5", mode="w").args)
+train()
+h5py.File(io.BytesIO(), "w"); h5py.File("data.h5", "a")
+train()
+open("old.h5", "w").close(); h5py.File(pathlib.Path("old.h5"), "r", driver="core")
+"""
+    )
+    assert "('latest.weights.h5', 'w', None)" in ran.out
+    assert paths(ran)[0] == ["latest.weights.h5"]
+    assert saves(ran) == [(1, 1), (2, 3)]  # the second is what it then reads
+    assert [m["path"] for m in ran.of("read")] == ["old.h5"]
+
+
 def test_a_buffer_that_goes_nowhere_makes_no_other_file_a_save(quick):
     ran = quick(
         HEAD

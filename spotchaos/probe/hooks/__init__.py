@@ -12,6 +12,7 @@ from spotchaos.probe.hooks.data import hook_loader
 from spotchaos.probe.hooks.distributed_checkpoint import hook_distributed_checkpoint
 from spotchaos.probe.hooks.dynamo import hook_dynamo
 from spotchaos.probe.hooks.forward import hook_forward
+from spotchaos.probe.hooks.hdf5_files import hook_hdf5
 from spotchaos.probe.hooks.modules import hook_modules
 from spotchaos.probe.hooks.numpy_files import hook_numpy_files
 from spotchaos.probe.hooks.optimizer import hook_optimizer
@@ -47,4 +48,5 @@ HOOKS: Mapping[str, tuple[Callable[[Any], None], ...]] = {
     "torch.distributed.checkpoint": (hook_distributed_checkpoint,),
     "safetensors.torch": (hook_safetensors,),
     "safetensors": (hook_safetensors,),
+    "h5py": (hook_hdf5,),
 }
