@@ -1,10 +1,11 @@
-"""Why an uninterrupted program is no baseline, and what of it is our isolation's doing."""
+"""Why an uninterrupted program is no baseline, and what of it is not its own doing."""
 
 from __future__ import annotations
 
 import re
 
 from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.options import BY_NAME
 from spotchaos.trial import main_rank
 
 # What programs print where they meet what an attempt is kept from, and what to do then.
@@ -46,6 +47,12 @@ _ALWAYS = (
 )
 
 
+_STRANGE_OPTION = re.compile(
+    r"unrecognized arguments?|no such option|unknown (option|argument|flag)",
+    re.IGNORECASE,
+)
+
+
 def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Finding:
     """Say in one sentence why the uninterrupted program is no baseline.
 
@@ -84,9 +91,18 @@ def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Find
 
 
 def kept_from(attempt: Attempt, *, allow_network: bool) -> str | None:
-    """Return what to do about a failure that isolation seems to be the cause of."""
+    """Return what to do about a failure that the program is not to blame for."""
     rank = main_rank(attempt)
     said = attempt.output_tail[-8000:]
+    if _STRANGE_OPTION.search(said):
+        ours = [
+            word
+            for word in attempt.command
+            if word.partition("=")[0].removeprefix("--") in BY_NAME
+            and word.startswith("--")
+        ]
+        if ours:
+            return f"options of spotchaos, as {ours[0]}, stand before the command"
     if rank is not None and rank.exception is not None:
         said += f"\n{rank.exception.type}: {rank.exception.message}"
     rows = _ALWAYS if allow_network else (_NETWORK, *_ALWAYS)

@@ -133,6 +133,10 @@ def _hint(name: str, program: Program) -> str:
         if name.endswith(".py"):
             return f"did you mean `python {name}`?"
         return f"did you mean './{name}'?"
+    if re.match(r"[A-Za-z_]\w*=", name):
+        return f"variables are set by env: `-- env {name} ...`"
+    if " " in name:
+        return "leave out the quotes, so that its words stand alone"
     known: set[str] = set()
     for folder in program.environment.get("PATH", os.defpath).split(os.pathsep):
         try:

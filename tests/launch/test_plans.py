@@ -135,6 +135,18 @@ def test_only_credentials_that_exist_are_hidden(tmp_path):
             id="near-miss",
         ),
         pytest.param(
+            ("RATE=1", "python"),
+            "the command 'RATE=1' does not exist",
+            "variables are set by env: `-- env RATE=1 ...`",
+            id="variable",
+        ),
+        pytest.param(
+            ("python train.py",),
+            "the command 'python train.py' does not exist",
+            "leave out the quotes",
+            id="quoted",
+        ),
+        pytest.param(
             ("train.py",),
             "the command 'train.py' does not exist",
             "did you mean `python train.py`?",

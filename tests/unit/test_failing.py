@@ -8,10 +8,10 @@ from spotchaos.failing import failure_of
 from spotchaos.model import Attempt, AttemptTrace, Ended
 
 
-def failed(said, *, ended=Ended.FAILED):
+def failed(said, *, ended=Ended.FAILED, command=("python", "train.py")):
     return Attempt(
         number=1,
-        command=("python", "train.py"),
+        command=command,
         ended=ended,
         exit_code=1,
         trace=AttemptTrace(ranks={}, world_size=1, processes=1, torch_seen=True),
@@ -69,3 +69,16 @@ def test_a_program_that_waits_for_the_network_is_told_so():
     finding = failure_of(waiting, 60.0, allow_network=False)
     assert "had not ended after 60 s" in finding.message
     assert "--allow-network" in finding.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("--kill-at", "step-end:3"), "--kill-at, stand before the command"),
+        (("--lr", "0.1"), "without spotchaos first"),
+    ],
+)
+def test_an_option_of_ours_behind_the_command_is_noticed(words, hint):
+    said = "train.py: error: unrecognized arguments: " + " ".join(words)
+    attempt = failed(said, command=("python", "train.py", *words))
+    assert hint in failure_of(attempt, 60.0, allow_network=False).hint
