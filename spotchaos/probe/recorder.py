@@ -23,6 +23,7 @@ from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, NamedTuple
 
     class Seen(NamedTuple):
@@ -97,9 +98,9 @@ class Recorder:
         sys.addaudithook(self._audit)
         begun, entered, left, wrote = SAVES.begin, SAVES.enter, SAVES.leave, SAVES.wrote
 
-        def begin(writer: str) -> None:
+        def begin(writer: str, held: Iterable[str] = ()) -> None:
             self._writer = writer
-            begun(writer)
+            begun(writer, held)
 
         def enter() -> int:
             self.look(sys._getframe())

@@ -1,5 +1,6 @@
 """Saves and loads: what counts as one, and under which names (rules.md 3)."""
 
+from spotchaos.persistence import oplog
 from spotchaos.trace.reading import read_attempt
 
 HEAD = """
@@ -371,3 +372,15 @@ def test_what_is_loaded_from_memory_is_a_load_where_there_is_a_store(quick):
 
     assert reached(store=True) == ["load-begin", "load-end"]
     assert reached() == []
+
+
+def test_a_save_is_recorded_within_python_where_nothing_outside_may(place):
+    told = place.path / "ops"
+    code = "train()\ntorch.save(net.state_dict(), 'a.pt')\ntrain()\n"
+    ran = place.run(HEAD + code, record=str(told))
+    assert saves(ran) == [(1, 1)]
+    log = oplog.read(told)
+    assert log.complete
+    written = [op for op in log.ops if op.number]
+    assert {op.path for op in written} == {"0/a.pt"}
+    assert sum(op.length for op in written if op.kind == "write") > 100
