@@ -158,6 +158,19 @@ def _unexplained(link: Link) -> Iterator[Finding]:
             component="gradients",
         )
         return
+    if _is_of_an_unseen_optimizer(link, rank, first):
+        yield Finding(
+            "optimizer-not-restored",
+            f"the program resumed at step {link.joined} and made its optimizer only at"
+            f" step {first.step - 1}, which turned the same weights and gradients into"
+            " other weights: the optimizer's state did not come back",
+            hint=HINTS["optimizer"],
+            attempt=link.number,
+            step=first.step - 1,
+            rank=rank,
+            component="optimizer",
+        )
+        return
     lost = _hidden(first)
     if lost is not None:
         yield Finding(
@@ -173,6 +186,24 @@ def _unexplained(link: Link) -> Iterator[Finding]:
         )
         return
     yield _diverged(link, rank, first)
+
+
+def _is_of_an_unseen_optimizer(link: Link, rank: int, first: Difference) -> bool:
+    """Whether the first step after a resume was made otherwise by an optimizer made in it.
+
+    A library may make its optimizers once they first step: what they come back with is
+    seen in what they do.
+    """
+    view = link.views[rank]
+    there = view.line.states.get(view.joined)
+    return (
+        first.step == view.joined + 2
+        and {"weights", "optimizer"} <= {*first.state}
+        and "rates" not in first.state
+        and "optimizer" not in view.looked
+        and there is not None
+        and "optimizer" in there.components
+    )
 
 
 def _diverged(link: Link, rank: int, first: Difference) -> Finding:

@@ -172,3 +172,27 @@ def test_ranks_that_resume_from_different_steps_are_only_that():
     assert (
         "rank 0 at step 12, rank 1 at step 8 and rank 2 at step 12" in finding.message
     )
+
+
+def without_optimizer_at_first(flaw):
+    """Resume with no optimizer before its first step, as where a library makes it then."""
+    trial = PLAIN.trial([13], flaw=flaw)
+    one, two = trial.attempts
+    rank = two.trace.ranks[0]
+    first = rank.states[0]
+    kept = {k: v for k, v in first.components.items() if k != "optimizer"}
+    states = {**rank.states, 0: replace(first, components=kept)}
+    trace = replace(two.trace, ranks={0: replace(rank, states=states)})
+    return replace(trial, attempts=(one, replace(two, trace=trace)))
+
+
+def test_an_optimizer_that_is_made_in_its_first_step_is_known_by_what_it_does():
+    assert not judge(without_optimizer_at_first(Flaw()), BASELINE).findings
+    (finding,) = judge(without_optimizer_at_first(lost("optimizer")), BASELINE).findings
+    assert (finding.name, finding.step) == ("optimizer-not-restored", 13)
+    assert "made its optimizer only at step 13" in finding.message
+
+
+def test_a_step_that_goes_otherwise_with_the_optimizer_in_place_is_not_its_fault():
+    (finding,) = judge(PLAIN.trial([13], flaw=Flaw(hidden=True)), BASELINE).findings
+    assert finding.name == "diverged"
