@@ -211,7 +211,12 @@ def watched(owners: list[Any], action: Callable[[Any], None]) -> list[Any]:
 def schedulers(idle: frozenset[int] = frozenset()) -> list[Any]:
     """Return what decides the next rates, for each live scheduler of a live optimizer."""
     found = []
-    at_rest = {id(o) for index, o in LIVING.live_optimizers() if index in idle}
+    working = {id(o) for _, o in LIVING.working_optimizers()}
+    at_rest = {
+        id(o)
+        for index, o in LIVING.live_optimizers()
+        if index in idle or id(o) not in working
+    }
     for scheduler in SCHEDULERS.live():
         state = scheduler.__dict__
         if id(state.get("optimizer")) in at_rest:

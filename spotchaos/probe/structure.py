@@ -74,6 +74,27 @@ class Living:
             (i, o) for i, o in pairs if o is not None and hasattr(o, "param_groups")
         ]
 
+    def working_optimizers(self) -> list[tuple[int, Any]]:
+        """Return those that may train: not one whose parameters were frozen for good.
+
+        A teacher that was trained first is no part of the state once it is frozen and
+        evaluates: a resume loads it, and makes no optimizer for it. A discriminator that
+        is frozen while the other trains goes on in training mode.
+        """
+        return [pair for pair in self.live_optimizers() if not self._is_done(pair[1])]
+
+    def _is_done(self, optimizer: Any) -> bool:
+        parameters = list(parameters_of(optimizer))
+        if not parameters or any(p.requires_grad for p in parameters):
+            return False
+        own = {id(p) for p in parameters}
+        holders = [
+            module
+            for module in self.live_modules()
+            if any(id(p) in own for p in module._parameters.values())
+        ]
+        return bool(holders) and not any(module.training for module in holders)
+
     def placed_optimizers(
         self, idle: frozenset[int] = frozenset()
     ) -> list[tuple[int, Any]]:
@@ -87,7 +108,7 @@ class Living:
             idle: indices of those that are left out.
         """
         found: list[Any] = []
-        for index, optimizer in self.live_optimizers():
+        for index, optimizer in self.working_optimizers():
             state = getattr(optimizer, "state", None)
             is_view = any(getattr(o, "state", None) is state for o in found)
             if index not in idle and (state is None or not is_view):
@@ -149,7 +170,7 @@ class Structure:
 
     def roots(self) -> list[Any]:
         """Return the modules that hold what the optimizers train, in a settled order."""
-        optimizers = LIVING.live_optimizers()
+        optimizers = LIVING.working_optimizers()
         groups = tuple(
             (i, *(len(g["params"]) for g in o.param_groups)) for i, o in optimizers
         )

@@ -119,6 +119,58 @@ def test_tensors_that_have_no_optimizer_as_yet_are_known_again(quick):
     assert len(set(whole.column("weights"))) == 5
 
 
+TAUGHT = """
+import torch
+torch.manual_seed(0)
+teacher, student = torch.nn.Linear(2, 5), torch.nn.Linear(2, 5)
+def train(net, opt, step):
+    x = torch.full((3, 2), step + 1.0)
+    opt.zero_grad(); (net(x) - teacher(x).detach()).square().mean().backward(); opt.step()
+def teach():
+    global first
+    first = torch.optim.Adam(teacher.parameters(), 0.1)
+    first.schedule = torch.optim.lr_scheduler.StepLR(first, 1)
+    for step in range(2):
+        first.zero_grad(); teacher(torch.ones(1, 2)).sum().backward(); first.step()
+    torch.save(teacher.state_dict(), "teacher.pt")
+"""
+LEARN = """
+opt = torch.optim.Adam(student.parameters(), 0.1)
+schedule = torch.optim.lr_scheduler.StepLR(opt, 1)
+for step in range(3): train(student, opt, step)
+"""
+
+
+@pytest.mark.parametrize(
+    ("frozen", "alike"),
+    [("teacher.eval().requires_grad_(False)", True), ("", False)],
+)
+def test_a_teacher_that_is_frozen_and_evaluates_is_no_part_of_the_state(
+    quick, frozen, alike
+):
+    whole = quick(TAUGHT + "teach()\n" + frozen + LEARN, main_optimizer=1)
+    load = "teacher.load_state_dict(torch.load('teacher.pt'))\n"
+    again = quick(TAUGHT + load + frozen + LEARN)
+    assert (len(whole.steps), len(again.steps)) == (5, 3)
+    for component in ("weights", "optimizer", "rates", "scheduler"):
+        same = whole.column(component)[2:] == again.column(component)
+        assert same is alike, component
+
+
+def test_a_network_that_is_frozen_while_the_other_trains_is_in_the_state(quick):
+    pair = """
+a, b = torch.optim.Adam(teacher.parameters(), 0.1), torch.optim.Adam(student.parameters(), 0.1)
+for step in range(3):
+    teacher.requires_grad_(False)
+    student(torch.ones(1, 2)).sum().backward(); b.step(); b.zero_grad()
+    teacher.requires_grad_({unfrozen})
+    teacher(torch.full((1, 2), step + 1.0)).square().sum().backward(); a.step(); a.zero_grad()
+"""
+    ran = quick(TAUGHT + pair.format(unfrozen=True), main_optimizer=0)
+    assert ran.states()[0]["names"]["weights"] == 4
+    assert len({*ran.column("weights")}) == 3
+
+
 SPECIFIED = """
 import torch
 torch.manual_seed(0)
