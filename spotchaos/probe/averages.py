@@ -18,15 +18,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.fingerprint import Digest
-from spotchaos.probe.structure import LIVING, named_tensors
+from spotchaos.probe.structure import LIVING, NAMED_AVERAGE, named_tensors
 from spotchaos.probe.values import is_tensor
 
 if TYPE_CHECKING:
     from typing import Any
 
-_NAMED_SO = re.compile(
-    r"(^|_|[a-z0-9])(EMA|Ema|SWA|Swa|Averag|Polyak|Shadow)|^ema|^swa|^shadow"
-)
 _VARIABLE = re.compile(r"(^|_)(ema|swa|shadow|averaged?|polyak)(_|\d|$)", re.IGNORECASE)
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 # Their types named so average no weights, or are modules, which are known otherwise.
@@ -112,7 +109,7 @@ class Averages:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if name not in self._wanted:
             self._wanted[name] = (
-                _NAMED_SO.search(kind.__name__) is not None
+                NAMED_AVERAGE.search(kind.__name__) is not None
                 and not name.startswith(_NOT_THE_PROGRAMS)
                 and not issubclass(kind, type)
                 and not any(base.__module__ == _OF_MODULES for base in kind.__mro__)
@@ -179,7 +176,7 @@ def _is_average(module: Any, shapes: list[Any], own: set[int]) -> bool:
         return False
     if [tuple(p.shape) for p in parameters] not in shapes:
         return False
-    named_so = any(_NAMED_SO.search(kind.__name__) for kind in type(module).__mro__)
+    named_so = any(NAMED_AVERAGE.search(kind.__name__) for kind in type(module).__mro__)
     return named_so or not any(p.requires_grad for p in parameters)
 
 

@@ -8,12 +8,19 @@ from its parameters to the top, and come down again through modules that only pa
 from __future__ import annotations
 
 import gc
+import re
 import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
+
+
+# What types are called that keep an average of the weights.
+NAMED_AVERAGE = re.compile(
+    r"(^|_|[a-z0-9])(EMA|Ema|SWA|Swa|Averag|Polyak|Shadow)|^ema|^swa|^shadow"
+)
 
 
 class Living:
@@ -268,10 +275,29 @@ def _find_roots(optimizers: list[Any]) -> list[Any]:
     return sorted(roots.values(), key=lambda root: places.get(id(root), len(places)))
 
 
+def _keeps_average(module: Any) -> bool:
+    """Tell whether a module holds an average beside the model, and says so by its type.
+
+    What trains is only the model in it: the average is known as such.
+    """
+    if not any(NAMED_AVERAGE.search(kind.__name__) for kind in type(module).__mro__):
+        return False
+    kept = [[p for _, p in named_tensors(c, "_parameters")] for c in _children(module)]
+    return any(each and not any(p.requires_grad for p in each) for each in kept)
+
+
+def _children(module: Any) -> list[Any]:
+    return [child for child in module._modules.values() if child is not None]
+
+
 def _climbed(module: Any, parents: dict[int, list[Any]]) -> Any:
     seen = {id(module)}
     while True:
-        above = [p for p in parents.get(id(module), []) if id(p) not in seen]
+        above = [
+            p
+            for p in parents.get(id(module), [])
+            if id(p) not in seen and not _keeps_average(p)
+        ]
         if not above:
             return module
         # Of several holders the one that was there first is the program's model; what

@@ -403,6 +403,20 @@ avg = EMA()
 """,
         "avg.update()",
     ),
+    "module that holds both": (
+        """
+class EMA(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.online_model = net
+        self.ema_model = copy.deepcopy(net).requires_grad_(False)
+    def update(self):
+        for a, p in zip(self.ema_model.parameters(), self.online_model.parameters()):
+            a.lerp_(p.detach(), 0.1)
+avg = EMA()
+""",
+        "avg.update()",
+    ),
 }
 
 
@@ -413,6 +427,19 @@ def test_averages_are_followed(quick, kind):
     ran = quick(HEAD + ADAM + make + loop)
     assert None not in ran.column("averages")
     assert len(set(ran.column("averages"))) >= 4
+
+
+def test_a_module_that_holds_an_average_does_not_change_the_names(quick):
+    make, _ = AVERAGED["module that holds both"]
+    plain, held = quick(HEAD + ADAM + steps()), quick(HEAD + make + ADAM + steps())
+    for component in ("weights", "optimizer", "buffers"):
+        assert held.column(component) == plain.column(component), component
+    # One whose type does not say so is the model: what it holds is saved with it.
+    named_otherwise = make.replace("EMA", "Contrast")
+    assert quick(HEAD + named_otherwise + ADAM + steps()).states()[0]["names"] == {
+        "weights": 12,
+        "buffers": 6,
+    }
 
 
 def test_a_copy_that_is_alive_by_accident_is_no_average(quick):
