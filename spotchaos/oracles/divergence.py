@@ -39,7 +39,7 @@ _UNKNOWN_CAUSE = (
 _UNKNOWN_BATCH = (
     "something that is not in the checkpoint makes this batch: a random generator of the"
     " program's own (numpy.random.default_rng, random.Random), an augmentation drawn in a"
-    " worker, data that the program makes as it goes"
+    " worker, an epoch that the data set is told, data that the program makes as it goes"
 )
 
 __all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"]
