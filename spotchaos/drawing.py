@@ -162,5 +162,6 @@ def bases(
 
 
 def _has_saved(case: Case) -> bool:
-    cut = case.record.cut(case.state.token.number)[-1]
+    token = case.state.token
+    cut = case.record.cut(token.number, token.early)[-1]
     return any(save.ended_at_s for r in cut.trace.ranks.values() for save in r.saves)

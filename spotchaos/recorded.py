@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,11 +51,36 @@ class Recorded:
     earlier: tuple[Attempt, ...] = ()
     plan: str = ""
 
-    def cut(self, number: int) -> tuple[Attempt, ...]:
-        """Return the attempts as they were when op `number` had not been made yet."""
+    def cut(
+        self, number: int, early: Sequence[tuple[int, int]] = ()
+    ) -> tuple[Attempt, ...]:
+        """Return the attempts as they were when op `number` had not been made yet.
+
+        Args:
+            number: of the op.
+            early: ranks that were killed before an earlier op, and its number. The
+                others do not end a step that these have not ended (see `Barrier`).
+        """
+        moments = dict.fromkeys(self.attempt.trace.ranks, self._moment_of(number))
+        killed = [(rank, own) for rank, own in early if rank in moments]
+        for rank, own in killed:
+            moments[rank] = min(moments[rank], self._moment_of(own))
+        if killed:
+            done = min(self._steps_by(rank, moments[rank]) for rank, _ in killed)
+            for rank, trace in self.attempt.trace.ranks.items():
+                for mark in trace.steps[done : done + 1]:
+                    just_before_s = math.nextafter(mark.t_s, 0.0)
+                    moments[rank] = min(moments[rank], just_before_s)
+        return (*self.earlier, cut_attempt(self.attempt, moments))
+
+    def _moment_of(self, number: int) -> float:
+        """Return when an op was made (CLOCK_MONOTONIC seconds); infinity: there is none."""
         op = next((o for o in self.history.ops if (o.number or 0) >= number), None)
-        moment_s = float("inf") if op is None else self.began_s + op.at_s
-        return (*self.earlier, cut_attempt(self.attempt, moment_s))
+        return math.inf if op is None else self.began_s + op.at_s
+
+    def _steps_by(self, rank: int, moment_s: float) -> int:
+        steps = self.attempt.trace.ranks[rank].steps
+        return sum(mark.t_s <= moment_s for mark in steps)
 
     def plan_of(self, token: StateToken) -> str | None:
         """Return the plan whose real kills leave this state; None if none does."""
@@ -146,9 +172,16 @@ def with_own_data(log: oplog.OpLog, stage: Stage, view: View) -> oplog.OpLog:
     return replace(log, data=log.data.rename(kept))
 
 
-def cut_attempt(attempt: Attempt, moment_s: float) -> Attempt:
-    """Return an attempt as its traces stood at a moment (CLOCK_MONOTONIC seconds)."""
-    ranks = {n: _cut_rank(rank, moment_s) for n, rank in attempt.trace.ranks.items()}
+def cut_attempt(attempt: Attempt, moments: float | Mapping[int, float]) -> Attempt:
+    """Return an attempt as its traces stood at a moment.
+
+    Args:
+        attempt: the whole one.
+        moments: of all ranks, or of each (CLOCK_MONOTONIC seconds).
+    """
+    if not isinstance(moments, Mapping):
+        moments = dict.fromkeys(attempt.trace.ranks, moments)
+    ranks = {n: _cut_rank(rank, moments[n]) for n, rank in attempt.trace.ranks.items()}
     trace = replace(attempt.trace, ranks=ranks)
     return replace(
         attempt,
@@ -359,13 +392,16 @@ def leads_to_checkpoint(
 
 
 def says_little(history: History, op: FileOp, before: int) -> bool:
-    """Tell whether the file of an op holds a few words of text, as a marker does.
+    """Tell whether the file of an op holds a few words, or nothing, as a marker does.
 
     Args:
         history: of the run.
         op: one of it.
         before: index in its ops at which the file is read.
     """
+    node = history.node_of(op)
+    if op.kind == "creat" and all(step.node != node for step in history.data):
+        return True  # it is empty for ever: that it is there says all
     return bool(_words_in(history, op, before))
 
 

@@ -136,7 +136,8 @@ class Resumes:
         self, stage: Stage, case: Case, name: str, *, files: FileOrders | None
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
-        before = case.record.cut(case.state.token.number)
+        token = case.state.token
+        before = case.record.cut(token.number, token.early)
         layout = case.state.layout
         # A large file is not copied for each state, where nobody can write through.
         links = files is not None and case.writer.is_large(layout)
@@ -184,7 +185,7 @@ class Resumes:
         was_run: bool,
         cut: Cut | None = None,
     ) -> Result:
-        before = case.record.cut(token.number)
+        before = case.record.cut(token.number, token.early)
         attempt = replace(attempt, number=len(before) + 1)
         trial = Trial(
             number=0,

@@ -114,6 +114,16 @@ def test_a_counter_that_goes_first_is_ahead_though_it_names_no_file(length, name
     assert {where for _, where, _ in found.values()} == {"train.py:3"}
 
 
+def test_an_empty_marker_that_goes_first_is_ahead():
+    marker = {"kind": "creat", "path": "0/DONE", "node": 21}
+    found = blamed(recorded(marker, NEW, FILLED), {2, 3}, range(1, 5))
+    assert {name for name, _, _ in found.values()} == {"pointer-ahead"}
+    # A file that is empty only until it is written is itself torn.
+    written = {**marker, "kind": "write", "offset": 0, "length": 5}
+    found = blamed(recorded(marker, written, NEW), {2}, range(1, 5))
+    assert {name for name, _, _ in found.values()} == {"torn-checkpoint"}
+
+
 @pytest.mark.parametrize(
     "away",
     [

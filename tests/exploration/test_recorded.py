@@ -1,5 +1,7 @@
 """Where a recorded run is cut, and which op is held responsible for a state."""
 
+from dataclasses import replace
+
 import pytest
 
 from spotchaos.crash_points import crash_points, sees_saves, spread
@@ -86,6 +88,22 @@ def test_a_cut_beyond_the_last_op_keeps_the_whole_run():
     rank = recorded(two_saves()).cut(10)[-1].trace.ranks[0]
     assert [s.ended_at_s for s in rank.saves] == [4.5, 8.5]
     assert rank.completed == 2
+
+
+def test_a_rank_that_was_killed_earlier_is_cut_there_and_holds_up_the_others():
+    alone = recorded(two_saves())  # it ends steps at 4 s and 8 s, its op n is at n s
+    rank = alone.attempt.trace.ranks[0]
+    trace = replace(alone.attempt.trace, ranks={0: rank, 1: replace(rank, rank=1)})
+    both = replace(alone, attempt=replace(alone.attempt, trace=trace))
+    ranks = both.cut(9, ((0, 3),))[-1].trace.ranks
+    assert [s.ended_at_s for s in ranks[0].saves] == [None]
+    assert {n: one.completed for n, one in ranks.items()} == {0: 0, 1: 0}
+    ranks = both.cut(9, ((0, 6),))[-1].trace.ranks
+    assert [s.ended_at_s for s in ranks[0].saves] == [4.5, None]
+    # The other one waits for it at the end of the second step, with its part saved.
+    assert ranks[1].completed == 1
+    # Who is not traced holds nobody up.
+    assert both.cut(9, ((7, 3),)) == both.cut(9)
 
 
 def test_each_save_has_its_crash_points_and_the_one_after_its_last_op():
