@@ -89,6 +89,17 @@ def said(outcome):
     }
 
 
+def decided(outcome):
+    """Return what was said, without what a flaw that is a race leaves to chance.
+
+    Of which step a snapshot is that was torn while it was written, no run tells again.
+    """
+    return {
+        plan: (verdict, findings, [resume[:2] for resume in resumes], holds)
+        for plan, (verdict, findings, resumes, holds) in said(outcome).items()
+    }
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["keeps everything", "forgets its random state"])
 def test_skipping_what_is_known_changes_no_verdict(tmp_path, name):
@@ -130,7 +141,8 @@ def test_every_way_of_carrying_out_convicts_alike(tmp_path, monkeypatch, row):
     monkeypatch.setenv("SPOTCHAOS_PATH", "cold")
     fresh = outcome("fresh", no_skip=True)
     assert {trial.path for trial, _ in fresh.trials} <= {"cold"}
-    assert said(quick) == said(whole) == said(fresh)
+    told = decided if row.name == "torn_snapshot" else said
+    assert told(quick) == told(whole) == told(fresh)
     assert quick.verdict == whole.verdict == fresh.verdict
 
 
