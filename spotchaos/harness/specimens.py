@@ -102,6 +102,9 @@ def try_program(
         folder: an empty working folder.
         layer: lays the groundwork, if it is to be shared.
         options: over those of the row, by name with underscores.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C ended it.
     """
     values: dict[str, Any] = {} if specimen.explore else {"kill-at": (specimen.plan,)}
     if specimen.ranks is not None:
@@ -118,9 +121,11 @@ def try_program(
     if specimen.existing == "finished":
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     settings = make_settings(values, command=command, folder=folder)
-    if specimen.explore and "kill-at" not in values:
-        return explore(settings, _ignore, layer=None if specimen.fresh else layer)
-    return run(settings, _ignore, layer=None if specimen.fresh else layer)
+    carry_out = explore if specimen.explore and "kill-at" not in values else run
+    outcome = carry_out(settings, _ignore, layer=None if specimen.fresh else layer)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return outcome
 
 
 def unmet_by_mutant(specimen: Specimen, outcome: Outcome) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from spotchaos.findings import FINDINGS
-from spotchaos.harness import SPECIMENS
+from spotchaos.harness import SPECIMENS, specimens
 from spotchaos.harness.groundworks import Groundworks
 from spotchaos.harness.specimens import (
     read_table,
@@ -122,3 +122,14 @@ def test_a_mutant_opens_with_its_flaw_and_its_twin_differs_little(specimen):
     if specimen.name != "not_observed" and not specimen.name.startswith("recipe_"):
         ours, theirs = set(mutant.splitlines()), set(mended.splitlines())
         assert len(ours ^ theirs) <= 26
+
+
+def test_ctrl_c_ends_the_table_and_is_no_row_of_it(tmp_path, monkeypatch):
+    specimen = TABLE["rng_not_restored"]
+
+    class Interrupted:
+        interrupted = True
+
+    monkeypatch.setattr(specimens, "run", lambda *_, **__: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        try_program(specimen, specimen.mutant, folder=tmp_path)
