@@ -9,6 +9,7 @@ from typing import Any
 from spotchaos.findings import PROMISES
 from spotchaos.model import Attempt, Finding, Judgement, Trial, Verdict
 from spotchaos.oracles.durability import Cut, place_of
+from spotchaos.oracles.words import exception_of
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import CrashState
 from spotchaos.persistence.history import History, Layout
@@ -206,10 +207,10 @@ def went(attempt: Attempt) -> tuple[object, ...]:
 
 def _place_of(attempt: Attempt) -> tuple[str, str | None, int | None] | None:
     """Return type and place of the exception that ended an attempt."""
-    for rank in attempt.trace.ranks.values():
-        if rank.exception is not None:
-            return rank.exception.type, rank.exception.file, rank.exception.line
-    return None
+    exception = exception_of(attempt)
+    if exception is None:
+        return None
+    return exception.type, exception.file, exception.line
 
 
 def strength(judgement: Judgement) -> int:

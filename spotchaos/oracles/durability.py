@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spotchaos.model import Attempt, Ended, Finding, Judgement
-from spotchaos.oracles.words import ending_of
+from spotchaos.oracles.words import ending_of, exception_of
 
 # What a judgement can say of a resume that got nothing, or too little, from the disk.
 _LOST = ("silent-restart", "stale-resume", "lost-work", "ranks-disagree")
@@ -136,10 +136,7 @@ def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
 
 
 def _message(name: str, resumed: Attempt, cut: Cut) -> str:
-    exception = next(
-        (r.exception for r in resumed.trace.ranks.values() if r.exception is not None),
-        None,
-    )
+    exception = exception_of(resumed)
     what = "the resume starts again or goes back further than it must"
     if exception is not None:
         what = f"the resume fails with {exception.type}: {exception.message[:120]}"

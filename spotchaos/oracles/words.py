@@ -8,6 +8,11 @@ from collections.abc import Collection, Iterable, Sequence
 from spotchaos.model import Attempt, ProgramException
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+# What gloo, NCCL and the TCP store say where the process at the other end has ended.
+_PEER_IS_GONE = re.compile(
+    r"closed by peer|reset by peer|[Bb]roken pipe|remote process exited"
+    r"|[Ff]ailed to (recv|send), got 0 bytes",
+)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|/spotchaos/probe/|^<")
 
 NAMES: dict[str, str] = {
@@ -126,10 +131,15 @@ def from_where(origin: int | str) -> str:
 
 
 def exception_of(attempt: Attempt) -> ProgramException | None:
-    """Return the exception that ended an attempt: of the first rank that names one."""
+    """Return the exception that ended an attempt: of the first rank that names one.
+
+    Ranks that only say that another is gone tell less than that other.
+    """
     ranks = attempt.trace.ranks
-    found = (ranks[r].exception for r in sorted(ranks))
-    return next((e for e in found if e is not None), None)
+    found = [e for r in sorted(ranks) if (e := ranks[r].exception) is not None]
+    return next((e for e in found if not _PEER_IS_GONE.search(e.message)), None) or (
+        found[0] if found else None
+    )
 
 
 def waits_in(stacks: str) -> list[tuple[str, str, int]]:

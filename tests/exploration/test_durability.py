@@ -10,6 +10,7 @@ from spotchaos.model import (
     Ended,
     Finding,
     Judgement,
+    ProgramException,
     RankTrace,
     Resume,
     StepMark,
@@ -124,3 +125,29 @@ def test_a_resume_that_ends_without_an_exception_is_told_by_its_last_words(
         resumed(), ended=ended, exit_code=3, output_tail="loading\nbad checksum\n"
     )
     assert expected in durability(judged("resume-failed"), attempt, WRITE).message
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (("Connection closed by peer [127.0.0.1]:3304", "no rank1.pt"), "no rank1.pt"),
+        (("no rank0.pt", "no rank1.pt"), "no rank0.pt"),
+        (("Connection reset by peer", "Connection closed by peer"), "reset by peer"),
+        ((None, "Connection reset by peer"), "reset by peer"),
+    ],
+)
+def test_of_several_ranks_the_one_that_failed_by_itself_is_quoted(raised, expected):
+    attempt = resumed()
+    ranks = {
+        number: replace(
+            attempt.trace.ranks[0],
+            rank=number,
+            exception=said and ProgramException("RuntimeError", said, "train.py", 9),
+        )
+        for number, said in enumerate(raised)
+    }
+    attempt = replace(attempt, trace=replace(attempt.trace, ranks=ranks))
+    message = durability(judged("resume-failed"), attempt, WRITE).message
+    assert [said for said in raised if said and said in message] == [
+        said for said in raised if said and expected in said
+    ]
