@@ -106,7 +106,7 @@ def _mixed(link: Link, view: RankView) -> dict[str, int]:
         if component not in view.dtypes
         # Many steps have one rate, so that it alone proves no other checkpoint.
         and (component != "rates" or "scheduler" not in view.looked)
-        and 0 not in view.looked[component]
+        and view.restored[component] != "fresh"
         and view.looked[component] & saved
     }
 

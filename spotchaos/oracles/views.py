@@ -134,8 +134,11 @@ def _view(
     }
     looked = {c: steps for c, steps in looked.items() if c in sampled}
     state = trace.states.get(0)
-    restored = {c: origin(looked[c], joined) for c in COMPONENTS if c in looked}
-    restored |= {c: origin(looked[c], joined) for c in looked if c not in restored}
+    ordered = [c for c in COMPONENTS if c in looked]
+    restored = {
+        c: origin(looked[c], joined, fresh=line.starts.get(c, 0))
+        for c in (*ordered, *(c for c in looked if c not in ordered))
+    }
     disturbed = {}
     for stream in [c for c in looked if is_stream(c) and joined not in looked[c]]:
         if state is None:

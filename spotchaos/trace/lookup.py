@@ -60,6 +60,15 @@ class RankLine:
         return found
 
     @cached_property
+    def starts(self) -> Mapping[str, int]:
+        """Component -> the first step that has it: what is made later is fresh there."""
+        found: dict[str, int] = {}
+        for step in sorted(self.states):
+            for component in self.states[step].components:
+                found.setdefault(component, step)
+        return found
+
+    @cached_property
     def table(self) -> Mapping[str, Mapping[str, frozenset[int]]]:
         """Component -> fingerprint -> the steps that have it."""
         table: dict[str, dict[str, set[int]]] = {}
@@ -319,11 +328,17 @@ def _total(
     return sum(s[0] for s in found), sum(s[1] for s in found)
 
 
-def origin(steps: frozenset[int], joined: int) -> int | str:
-    """Say where a component's value came from, for the table `restored`."""
+def origin(steps: frozenset[int], joined: int, *, fresh: int = 0) -> int | str:
+    """Say where a component's value came from, for the table `restored`.
+
+    Args:
+        steps: those that have its value.
+        joined: the step at which the attempt joined.
+        fresh: the first step that has the component at all.
+    """
     if joined in steps:
         return joined
-    if 0 in steps:
+    if fresh in steps:
         return "fresh"
     if steps:
         return min(steps, key=lambda step: (abs(step - joined), step))

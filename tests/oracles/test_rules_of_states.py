@@ -196,3 +196,32 @@ def test_an_optimizer_that_is_made_in_its_first_step_is_known_by_what_it_does():
 def test_a_step_that_goes_otherwise_with_the_optimizer_in_place_is_not_its_fault():
     (finding,) = judge(PLAIN.trial([13], flaw=Flaw(hidden=True)), BASELINE).findings
     assert finding.name == "diverged"
+
+
+def with_schedulers(attempt, value_at):
+    """Give each state the scheduler that `value_at` says it has; None: it has none."""
+    rank = attempt.trace.ranks[0]
+    states = {}
+    for step, state in rank.states.items():
+        others = {k: v for k, v in state.components.items() if k != "scheduler"}
+        value = value_at(step)
+        own = {} if value is None else {"scheduler": f"after {value}"}
+        states[step] = replace(state, components={**others, **own})
+    trace = replace(attempt.trace, ranks={0: replace(rank, states=states)})
+    return replace(attempt, trace=trace)
+
+
+def test_what_is_made_later_in_a_run_is_fresh_as_it_is_there():
+    # A scheduler made after a first stage, at a step that is saved, is as of that step.
+    def in_line(step):
+        return step if step >= 4 else None
+
+    runs = tuple(with_schedulers(run, in_line) for run in BASELINE.runs)
+    baseline = replace(BASELINE, runs=runs)
+    one, two = PLAIN.trial([13], flaw=lost("scheduler")).attempts
+    for start, name in ((4, "scheduler-not-restored"), (8, "mixed-steps")):
+        resumed = with_schedulers(two, lambda step, start=start: start + step)
+        attempts = (with_schedulers(one, in_line), resumed)
+        trial = replace(PLAIN.trial([13]), attempts=attempts)
+        assert name in names(judge(trial, baseline))
+        assert ("mixed-steps" in names(judge(trial, baseline))) is (start == 8)
