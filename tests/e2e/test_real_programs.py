@@ -35,6 +35,9 @@ SLOW = (
     "replay_memory_not_saved",
     "seed_each_update",
     "accumulation_place_not_saved",
+    "taught_student",
+    "class_centres_not_saved",
+    "tensor_optimizers",
 )
 
 
