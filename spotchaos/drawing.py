@@ -154,9 +154,11 @@ def bases(
         and _has_saved(cases[number])
     ]
 
-    def rank(number: int) -> tuple[int, int]:
+    def rank(number: int) -> tuple[int, bool, int]:
         state = cases[number].state
-        return -len(state.layout.things), state.token.number
+        # What a torn write leaves may lie in the way of all later ones.
+        is_whole = not state.token.through
+        return -len(state.layout.things), is_whole, state.token.number
 
     return sorted(found, key=rank)
 
