@@ -8,7 +8,7 @@ import pytest
 from spotchaos.launch.attempt import Exited
 from tests.launch.conftest import BOUND_S
 
-SOURCE = """
+SOURCE = r"""
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.tensor([float(dist.get_rank() + 1)])
