@@ -161,6 +161,8 @@ def begin(place, reached):
         *("run", "--kill-at", "every-step", "--jsonl", str(log)),
         *("--", "python", "train.py"),
         start_new_session=True,
+        # What a shell starts in the background ignores it, and so would we.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     place.until(lambda: events(log) >= reached or process.poll() is not None)
     assert process.poll() is None
