@@ -363,17 +363,28 @@ def _by_closing_optimizer(rank: RankTrace) -> tuple[str, dict[str, Any]] | None:
     """Count on the optimizer that closes a round, where several step in turn.
 
     A program saves between two rounds. Were the boundary of a step after an optimizer in
-    the middle of a round, a resumed run would begin in the middle of a step.
+    the middle of a round, a resumed run would begin in the middle of a step. Where now
+    one closes and now another, as when one takes its turn every other time, the one that
+    steps most often has a boundary at every save.
     """
     if len(rank.closings) == 0 or rank.main_optimizer is None:
         return None
-    closing = max(rank.closings, key=lambda index: rank.closings[index])
-    if closing == rank.main_optimizer:
-        return None
-    return (
-        "several optimizers step in turn: a step is counted when the last of them did",
-        {"main_optimizer": closing},
+    taken = {int(o["index"]): int(o.get("steps") or 0) for o in rank.optimizers}
+    counts = max(
+        rank.closings,
+        key=lambda index: (
+            taken.get(index, 0) if len(rank.closings) > 1 else 0,
+            rank.closings[index],
+        ),
     )
+    if counts == rank.main_optimizer:
+        return None
+    when = (
+        "steps are those of the one that steps most often"
+        if len(rank.closings) > 1
+        else "a step is counted when the last of them did"
+    )
+    return f"several optimizers step in turn: {when}", {"main_optimizer": counts}
 
 
 def _other_way_to_count(attempt: Attempt) -> tuple[str, dict[str, Any]] | None:

@@ -57,6 +57,7 @@ QUICK = {
     "no_checkpoint",
     "optimizer_not_restored",
     "rule_fetches_ahead",
+    "rule_two_optimizers",
     "stale_resume",
     "vacuous",
 }
