@@ -369,21 +369,14 @@ def _by_closing_optimizer(rank: RankTrace) -> tuple[str, dict[str, Any]] | None:
     """
     if len(rank.closings) == 0 or rank.main_optimizer is None:
         return None
-    taken = {int(o["index"]): int(o.get("steps") or 0) for o in rank.optimizers}
-    counts = max(
-        rank.closings,
-        key=lambda index: (
-            taken.get(index, 0) if len(rank.closings) > 1 else 0,
-            rank.closings[index],
-        ),
-    )
+    steps = {int(o["index"]): int(o.get("steps") or 0) for o in rank.optimizers}
+    # With one that closes them all, it is that one.
+    counts = max(rank.closings, key=lambda i: (steps.get(i, 0), rank.closings[i]))
     if counts == rank.main_optimizer:
         return None
-    when = (
-        "steps are those of the one that steps most often"
-        if len(rank.closings) > 1
-        else "a step is counted when the last of them did"
-    )
+    when = "a step is counted when the last of them did"
+    if len(rank.closings) > 1:
+        when = "steps are those of the one that steps most often"
     return f"several optimizers step in turn: {when}", {"main_optimizer": counts}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding
@@ -11,11 +10,10 @@ from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import oldest_acceptable
 from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
+from spotchaos.trace.tracebacks import FRAME
 
 # Attempts in a row that end by themselves, none further than the one before.
 STUCK_AFTER = 3
-
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def judge_progress(case: Case) -> Iterator[Finding]:
@@ -43,7 +41,7 @@ def _is_to_blame(link: Link) -> bool:
 
 
 def _hang(link: Link) -> Finding:
-    frames = [m.groupdict() for m in _FRAME.finditer(link.attempt.stacks)]
+    frames = [m.groupdict() for m in FRAME.finditer(link.attempt.stacks)]
     where = (
         {"file": frames[0]["file"], "line": int(frames[0]["line"])} if frames else None
     )

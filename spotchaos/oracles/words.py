@@ -6,14 +6,13 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from spotchaos.model import Attempt, ProgramException
+from spotchaos.trace.tracebacks import FRAME, LIBRARY
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 # What gloo, NCCL and the TCP store say where the process at the other end has ended.
 _PEER_IS_GONE = re.compile(
     r"closed by peer|reset by peer|[Bb]roken pipe|remote process exited"
     r"|[Ff]ailed to (recv|send), got 0 bytes",
 )
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|/spotchaos/probe/|^<")
 
 NAMES: dict[str, str] = {
     "weights": "the weights",
@@ -151,8 +150,8 @@ def waits_in(stacks: str) -> list[tuple[str, str, int]]:
     found = []
     for part in stacks.split("\n\n"):
         head, _, rest = part.partition(":\n")
-        frames = [(m["file"], int(m["line"])) for m in _FRAME.finditer(rest or part)]
-        own = [f for f in frames if not _LIBRARY.search(f[0])]
+        frames = [(m["file"], int(m["line"])) for m in FRAME.finditer(rest or part)]
+        own = [f for f in frames if not LIBRARY.search(f[0])]
         if frames:
             found.append((head.partition(",")[0], *(own or frames)[0]))
     return found

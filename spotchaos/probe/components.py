@@ -97,14 +97,14 @@ def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
         found.setdefault(id(leaf), (f"#leaf.{number}", leaf))
     owners = 0
     for index, optimizer in LIVING.placed_optimizers():
-        loose = 0
+        is_loose = False
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
                 if id(parameter) not in known:
                     name = f"#{index}.{number}.{place}"
                     found.setdefault(id(parameter), (name, parameter))
-                    loose = 1
-        owners += loose
+                    is_loose = True
+        owners += is_loose
     if LIVING.leaves or owners > 1:
         ordered = sorted((p for _, p in found.values()), key=_content)
         return [(f"#{place}", parameter) for place, parameter in enumerate(ordered)]
@@ -117,14 +117,16 @@ def _content(tensor: Any) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), digest.hex()
 
 
-def shared_gradients() -> list[tuple[str, Any]] | None:
+def shared_gradients(named: list[tuple[str, Any]]) -> list[tuple[str, Any]] | None:
     """Return (name, gradient) of all that is trained, where no module names any of it.
 
     None where one does, or one optimizer has it all: its own gradients are told then.
+
+    Args:
+        named: what `weights` returns now.
     """
     if not LIVING.leaves and len(LIVING.placed_optimizers()) < 2:
         return None
-    named = weights()
     if not all(_BY_CONTENT.fullmatch(name) for name, _ in named):
         return None
     return [(name, p.grad) for name, p in named if p.grad is not None]

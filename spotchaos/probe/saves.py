@@ -42,9 +42,8 @@ class Saves:
         self._reads: set[str] = set()
         self._loads = 0
         self._step = 0  # at which the open save began
-        self._opened: tuple[str, int] | None = (
-            None  # file of no telling name, at a step
-        )
+        # The last file of no telling name that was opened, and at which step.
+        self._opened: tuple[str, int] | None = None
         self._awaited: int | None = None  # step whose bytes may go into the next file
         self._writers = 0  # that run now, in all threads
         self._lock = threading.Lock()

@@ -91,10 +91,10 @@ class Living:
         return [pair for pair in self.live_optimizers() if not self._is_done(pair[1])]
 
     def _is_done(self, optimizer: Any) -> bool:
-        parameters = list(parameters_of(optimizer))
-        if not parameters or any(p.requires_grad for p in parameters):
+        # Asked several times a step: the first parameter nearly always decides.
+        if any(p.requires_grad for p in parameters_of(optimizer)):
             return False
-        own = {id(p) for p in parameters}
+        own = {id(p) for p in parameters_of(optimizer)}
         holders = [
             module
             for module in self.live_modules()

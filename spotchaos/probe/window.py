@@ -235,9 +235,10 @@ class Training:
         if not is_first and index != self.main_optimizer():
             return
         if SESSION.fingerprint == "all":
-            gradients = shared_gradients()
+            named = weights()
+            gradients = shared_gradients(named)
             if gradients is None:
-                names = {id(parameter): name for name, parameter in weights()}
+                names = {id(parameter): name for name, parameter in named}
                 gradients = gradients_of(optimizer, names)
             elif not is_first:
                 return

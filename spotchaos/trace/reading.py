@@ -8,7 +8,6 @@ what the counters still know is used where the farewell is missing.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from spotchaos.trace.format import (
     decode_lines,
     site_slot,
 )
+from spotchaos.trace.tracebacks import quoted
 
 
 def read_attempt(folder: Path) -> AttemptTrace:
@@ -71,9 +71,6 @@ def read_attempt(folder: Path) -> AttemptTrace:
 _OF_A_CHILD = frozenset(
     ("CalledProcessError", "ChildFailedError", "ProcessExitedException", "SystemExit")
 )
-_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
-_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3|/spotchaos/probe/|^<")
 
 
 def _cause(process: _Process, mains: Iterable[_Process]) -> _Process:
@@ -433,39 +430,12 @@ def _exception(found: Any) -> ProgramException | None:
         return None
     line = found.get("line")
     message = str(found.get("message") or "")
-    return _quoted(message) or ProgramException(
+    return quoted(message) or ProgramException(
         type=str(found.get("type") or "Exception"),
         message=message,
         file=found.get("file"),
         line=int(line) if isinstance(line, int) else None,
     )
-
-
-def _quoted(message: str) -> ProgramException | None:
-    """Return the exception of another process whose traceback a message quotes.
-
-    So do `mp.spawn`, loader workers and pools; what they raise themselves says no more
-    than that.
-    """
-    _, head, text = message.rpartition("Traceback (most recent call last):\n")
-    if not head:
-        return None
-    place: tuple[str, int] | None = None
-    lines = text.splitlines()
-    for number, line in enumerate(lines):
-        frame, raised = _FRAME.match(line), _RAISED.match(line)
-        if frame is not None:
-            if place is None or not _LIBRARY.search(frame["file"]):
-                place = (frame["file"], int(frame["line"]))
-        elif raised is not None and place is not None:
-            words = [raised["message"] or "", *lines[number + 1 :]]
-            return ProgramException(
-                type=raised["type"].rpartition(".")[2],
-                message="\n".join(words).strip(),
-                file=place[0],
-                line=place[1],
-            )
-    return None
 
 
 def _epochs(

@@ -270,7 +270,7 @@ HELD_BY = {
     "batch norm's statistics": (
         "test_states.test_buffers_are_those_before_a_forward_that_trains_nothing"
     ),
-    "averaged copies": "test_states.test_averages_are_followed",
+    "averaged copies": "test_averages.test_averages_are_followed",
     "batches that the program draws itself": (
         "test_samples.test_without_ids_rows_are_told_apart_by_content"
     ),
