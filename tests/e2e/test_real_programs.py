@@ -36,6 +36,7 @@ SLOW = (
     "seed_each_update",
     "accumulation_place_not_saved",
     "taught_student",
+    "class_centres",
     "class_centres_not_saved",
     "tensor_optimizers",
 )
