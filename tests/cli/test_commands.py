@@ -152,7 +152,7 @@ def test_specimens_are_listed_with_what_convicts_them(spotchaos):
     result = spotchaos("specimens", "lost_work", "rule_plateau")
     assert result.exit_code == 0
     assert [line.split()[:4] for line in result.stdout.splitlines()[1:]] == [
-        ["lost_work", "lost-work", "step-end:23", "One"],
+        ["lost_work", "lost-work", "step-end:23,", "random"],
         ["rule_plateau", "held", "step-end:16,", "random"],
     ]
     assert "One flaw: it saves every twelve steps" in result.stdout
