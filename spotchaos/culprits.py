@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from spotchaos.crash_classes import Case, Result
 from spotchaos.model import Verdict
-from spotchaos.oracles.durability import Cut, durability
+from spotchaos.oracles.durability import BLOCKED, Cut, durability
 from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.history import History
 from spotchaos.persistence.models import KILL
@@ -133,6 +133,7 @@ class _Outcomes:
             later_ops=token.number - first,
             is_pointer=_runs_ahead(self._history, op, mending),
             is_removal=_is_removal(op, mending),
+            is_leftover=_is_swept(op, mending),
         )
 
     def unknown_before(self, number: int) -> int | None:
@@ -192,13 +193,24 @@ class _Outcomes:
             return any(size > op.length for size in sizes)
         return op.kind in ("unlink", "rmdir") or op.over is not None
 
+    def _blocks(self, number: int) -> bool:
+        """Tell whether a resume from a failing state went on, and failed at a save.
+
+        What the resume needed is there again then: that flaw has ended, another began.
+        """
+        result = self._result(number)
+        finding = None if result is None else result.finding
+        return finding is not None and finding.name == BLOCKED
+
     def _follow(self, number: int, stride: int) -> int | None:
         """Return the last number that fails in one direction; None: its end is unknown."""
         for _ in range(FURTHEST):
             answer = self.fails(number + stride)
             if answer is None:
                 return None
-            if not answer or (stride < 0 and self._breaks_more(number)):
+            if not answer or self._blocks(number) != self._blocks(number + stride):
+                return number
+            if stride < 0 and self._breaks_more(number):
                 return number
             number += stride
         return None
@@ -232,6 +244,13 @@ def _is_removal(op: FileOp, mending: FileOp | None) -> bool:
     if op.kind != "rename" or mending is None:
         return False
     return _target(mending) == op.path
+
+
+def _is_swept(op: FileOp, mending: FileOp | None) -> bool:
+    """Tell whether an op made a name that is in the way until it is deleted: a lock."""
+    if mending is None or mending.kind not in ("unlink", "rmdir"):
+        return False
+    return op.kind not in ("unlink", "rmdir") and mending.path == _target(op)
 
 
 def _target(op: FileOp) -> str | None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from spotchaos.model import Attempt, Ended, Finding, Judgement
 from spotchaos.oracles.words import ending_of, exception_of
 
+# The resume went on, and failed at a save; or a lock of the killed one held it up.
+BLOCKED = "leftover-blocks-save"
 # What a judgement can say of a resume that got nothing, or too little, from the disk.
 _LOST = ("silent-restart", "stale-resume", "lost-work", "ranks-disagree")
 _FAILED = ("resume-failed", "hang")
@@ -45,6 +47,7 @@ class Cut:
         is_power_loss: the state lost bytes or names that had been written.
         is_pointer: the path is no checkpoint but names one.
         is_removal: it took away a name that the resume needed.
+        is_leftover: it made what is in the way of a resume until it is deleted.
         later_ops: how many ops later the crash came.
     """
 
@@ -55,6 +58,7 @@ class Cut:
     is_power_loss: bool = False
     is_pointer: bool = False
     is_removal: bool = False
+    is_leftover: bool = False
     later_ops: int = 0
 
 
@@ -120,8 +124,8 @@ def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
     failed = any(name in _FAILED for name in names)
     if "mixed-steps" in names:
         return "mixed-steps"
-    if failed and resumed.trace.completed > 0:
-        return "leftover-blocks-save"
+    if failed and (resumed.trace.completed > 0 or cut.is_leftover):
+        return BLOCKED
     if failed or any(name in _LOST for name in names):
         if cut.is_power_loss:
             return "unsynced-checkpoint"
@@ -173,5 +177,5 @@ HINTS = {
     "pointer-ahead": "move the pointer only once the checkpoint that it names is whole",
     "silent-damage": "keep a checksum of each checkpoint and verify it on resume",
     "mixed-steps": "save each step into a folder of its own, and commit it last",
-    "leftover-blocks-save": "let a save replace what a killed one left behind",
+    BLOCKED: "let a start or a save replace what a killed one left behind",
 }

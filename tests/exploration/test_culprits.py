@@ -143,6 +143,30 @@ def test_what_is_taken_away_first_is_missed_until_it_is_there_again(away):
     }
 
 
+def test_a_leftover_that_stays_when_what_was_missed_is_back_is_a_flaw_of_its_own():
+    new = {"kind": "creat", "path": "0/new.pt", "node": 30}
+    away = {"kind": "rename", "path": "0/step5.pt", "to": "0/old.pt", "node": 20}
+    put = {"kind": "rename", "path": "0/new.pt", "to": "0/step5.pt", "node": 30}
+    swept = {"kind": "unlink", "path": "0/old.pt", "node": 20}
+    record = recorded(NEW, FILLED, new, away, put, swept)
+    said = {5: "silent-restart", 6: "leftover-blocks-save"}
+    found = blamed(record, said, range(3, 8))
+    assert found == {
+        5: ("deleted-before-saved", "train.py:4", 0),
+        6: ("leftover-blocks-save", "train.py:5", 0),
+    }
+
+
+@pytest.mark.parametrize(("made", "swept"), [("creat", "unlink"), ("mkdir", "rmdir")])
+def test_a_lock_that_is_deleted_after_the_save_is_a_leftover(made, swept):
+    lock = {"path": "0/saving", "node": 30}
+    put = {**NEW, "kind": "rename", "to": "0/last.pt", "over": 10}
+    record = recorded({**lock, "kind": made}, NEW, FILLED, put, {**lock, "kind": swept})
+    found = blamed(record, {2, 3, 4, 5}, range(1, 7))
+    assert {name for name, _, _ in found.values()} == {"leftover-blocks-save"}
+    assert {where for _, where, _ in found.values()} == {"train.py:1"}
+
+
 def test_a_rename_that_leaves_another_name_unwritten_takes_nothing_away():
     record = recorded(NEW, {**NEW, "kind": "rename", "to": "0/a"}, *POINTER)
     found = blamed(record, {3, 4}, range(1, 6))
