@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
 
+from spotchaos.model import RankTrace
 from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.rank_cuts import Barrier
 from spotchaos.recorded import Recorded
@@ -75,14 +77,30 @@ def _windows(record: Recorded, patterns: Sequence[str]) -> list[list[FileOp]]:
     for save in rank.saves:
         if is_resume_point(save.paths, patterns):
             first.setdefault(save.of_step, save.begun_at_s - record.began_s)
-    begins = sorted(first.values())
+    starts_s = _starts(record, rank, sorted(first.values()))
     ops = [op for op in record.history.ops if op.number]
     windows: list[list[FileOp]] = []
-    for index, begin_s in enumerate(begins):
-        start_s = begin_s - 0.001 if index else float("-inf")
-        end_s = begins[index + 1] if index + 1 < len(begins) else float("inf")
-        windows.append([op for op in ops if start_s <= op.at_s < end_s - 0.001])
+    for index, start_s in enumerate(starts_s):
+        if not index:
+            start_s = float("-inf")
+        end_s = starts_s[index + 1] if index + 1 < len(starts_s) else float("inf")
+        windows.append([op for op in ops if start_s <= op.at_s < end_s])
     return [window for window in windows if window]
+
+
+def _starts(record: Recorded, rank: RankTrace, begins: Sequence[float]) -> list[float]:
+    """Return when each save starts: after the end of the step before it begins.
+
+    What a program writes in between, a counter or a marker, is of the same save.
+    """
+    ends_s = [step.t_s - record.began_s for step in rank.steps]
+    found: list[float] = []
+    for begin_s, before_s in zip(begins, [float("-inf"), *begins], strict=False):
+        after = bisect_right(ends_s, begin_s)
+        end_s = ends_s[after - 1] if after else float("-inf")
+        is_own = end_s > before_s
+        found.append(math.nextafter(end_s, math.inf) if is_own else begin_s - 0.001)
+    return found
 
 
 def sees_saves(record: Recorded, patterns: Sequence[str]) -> bool:

@@ -112,6 +112,18 @@ def test_each_save_has_its_crash_points_and_the_one_after_its_last_op():
     assert crash_points(record, PATTERNS, saves=2) == list(range(1, 11))
 
 
+def test_what_is_written_after_a_step_and_before_its_save_is_of_that_save():
+    counter = {"kind": "write", "path": "0/n", "node": 30, "length": 8}
+    record = recorded(history(*[counter] * 9))
+    late = replace(record.attempt.trace.ranks[0].saves[1], begun_at_s=7.5)
+    rank = record.attempt.trace.ranks[0]
+    ranks = {0: replace(rank, saves=(rank.saves[0], late))}
+    trace = replace(record.attempt.trace, ranks=ranks)
+    record = replace(record, attempt=replace(record.attempt, trace=trace))
+    # Step 1 ends with op 4.
+    assert crash_points(record, PATTERNS, saves=1) == [1, 2, 3, 4, 5]
+
+
 def test_a_run_that_is_not_seen_to_save_is_cut_where_it_writes_between_steps():
     record = recorded(two_saves())  # its steps end with ops 4 and 8
     assert not sees_saves(record, ("other.pt",))
