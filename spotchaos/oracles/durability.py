@@ -148,7 +148,9 @@ def _message(name: str, resumed: Attempt, cut: Cut) -> str:
         what = f"the resume fails with {ending_of(resumed)[:160]}"
     elif resumed.ended is Ended.HUNG:
         what = "the resume never ends"
-    elif name in ("silent-damage", "mixed-steps"):
+    elif name == "mixed-steps":
+        what = "the resume goes on from parts of different saves without a word"
+    elif name == "silent-damage":
         what = "the resume goes on from damaged state without a word"
     op = f"{cut.kind} {cut.path!r}" if cut.kind else "the save"
     if cut.to:

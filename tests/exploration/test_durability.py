@@ -96,6 +96,9 @@ def test_the_finding_points_at_the_line_that_made_the_op():
     assert found.where == {"file": "train.py", "line": 7}
     assert found.hint == HINTS["torn-checkpoint"]
     assert "killed at write 'last.pt'" in found.message
+    finished = replace(resumed(), ended=Ended.FINISHED)
+    mixed = durability(judged("mixed-steps"), finished, WRITE)
+    assert "goes on from parts of different saves" in mixed.message
 
 
 def test_what_a_clean_stop_shows_as_well_is_not_blamed_on_the_crash():
