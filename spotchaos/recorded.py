@@ -16,6 +16,7 @@ from spotchaos.launch.view import View
 from spotchaos.model import Attempt, Ended, RankTrace
 from spotchaos.oracles.durability import Cut
 from spotchaos.persistence import oplog
+from spotchaos.persistence.crash_states import last_lost
 from spotchaos.persistence.history import History, Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.oplog import FileOp
@@ -329,7 +330,11 @@ def cut_of(record: Recorded, token: StateToken) -> Cut:
 
 def deciding(history: History, token: StateToken) -> FileOp | None:
     """Return what was lost or cut; where nothing was, the last op that happened."""
-    for number in (*token.omitted, *token.included):
+    for number in token.omitted:
+        return history.op(number)
+    if token.base == "0" and (lost := last_lost(history, token)) is not None:
+        return lost
+    for number in token.included:
         return history.op(number)
     for node, _ in token.levels:
         end = history.index_of(token.number)

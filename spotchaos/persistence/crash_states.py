@@ -15,7 +15,7 @@ from spotchaos.errors import PlanError
 from spotchaos.persistence.contents import Edit
 from spotchaos.persistence.history import DataStep, History, Layout, NameStep
 from spotchaos.persistence.models import KILL, Level, PersistenceModel
-from spotchaos.persistence.oplog import SYNC_KINDS
+from spotchaos.persistence.oplog import SYNC_KINDS, FileOp
 from spotchaos.persistence.tokens import StateToken
 
 BLOCK = 4096
@@ -77,6 +77,12 @@ def build(history: History, token: StateToken) -> Layout:
     if token.letter == "K":
         return _killed(history, token)
     return _Crash(history, token.model, token.number, None).build(token)
+
+
+def last_lost(history: History, token: StateToken) -> FileOp | None:
+    """Return the last op that a power loss undid where nothing unsynced persisted."""
+    crash = _Crash(history, token.model, token.number, None)
+    return crash.last_lost(token)
 
 
 def enumerate_states(
@@ -251,6 +257,15 @@ class _Crash:
             for node in self._data
         }
         return self._history.layout(names, edits)
+
+    def last_lost(self, token: StateToken) -> FileOp | None:
+        """Return the last op whose name or bytes are not in a state from base 0."""
+        lost = [step.order for step in self._names if not self._persists(step, token)]
+        whole = {node for node, level in token.levels if level is Level.ALL}
+        for node in self._data.keys() - whole:
+            durable = self._durable(node)
+            lost += [s.order for s in self._data[node] if s.order >= durable]
+        return self._history.ops[max(lost)] if lost else None
 
     def _old(self, window_s: float | None) -> int:
         ops = self._history.ops

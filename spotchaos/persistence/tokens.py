@@ -72,9 +72,10 @@ class StateToken:
         )
 
     @property
-    def simplicity(self) -> tuple[int, int, int, str]:
-        """A key that sorts the simplest state first."""
-        return self.model.severity, self.deviations, self.number, str(self)
+    def simplicity(self) -> tuple[int, int, int, bool, str]:
+        """A key that sorts the simplest state first, of equals that which says more."""
+        is_less = self.base == "0"  # what alone was lost is named, not all that was
+        return self.model.severity, self.deviations, self.number, is_less, str(self)
 
     def __str__(self) -> str:
         head = f"{self.letter}@{self.number}"

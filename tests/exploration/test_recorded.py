@@ -165,6 +165,9 @@ def test_many_points_are_spread_evenly():
         ("K@4", "write", "train.py:2"),  # a sync changes nothing that a kill leaves
         ("K@2+3", "write", "train.py:2"),
         ("S@5:A,-4", "rename", "train.py:4"),
+        ("S@3:0,+1", "write", "train.py:2"),  # its bytes are lost, not its name
+        ("S@5:0,+1", "rename", "train.py:4"),  # the bytes were synced
+        ("S@8:0,n20=a", "creat", "train.py:5"),
         ("E@9:m8", "rename", "train.py:8"),
         ("E@9:m9,n21=0", "write", "train.py:6"),
     ],
