@@ -29,7 +29,7 @@ from spotchaos.injectors.storage_faults import (
     StorageFault,
 )
 from spotchaos.providers.control import PREFIX, carry_out
-from spotchaos.providers.loopback import drop
+from spotchaos.providers.loopback import drop, read_body
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -214,7 +214,8 @@ class StorageLayer:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
         query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
         if path.startswith(PREFIX):
-            status, body = carry_out(self, method, path, query)
+            told = read_body(environ)
+            status, body = carry_out(self, method, path, query, told)
             return _send(start_response, status, "application/json", body)
         operation = self._dialect.operation(method, path, query, _headers(environ))
         with self._lock:

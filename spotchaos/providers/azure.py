@@ -3,7 +3,8 @@
 Source: MicrosoftDocs/azure-compute-docs, "Scheduled Events for Linux VMs". An event is
 Scheduled, then Started (its `NotBefore` is blank from there), then gone; there is no
 "Completed". It may vanish unstarted, and hardware failure skips Scheduled. Preempt comes
-30 s ahead, best effort. The documentation writes `NotBefore` as GMT text; Microsoft's own
+30 s ahead, best effort. A request that came through a proxy (`X-Forwarded-For`) is
+dropped (microsoft/AntiSSRF, `AddXFFHeader`). The documentation writes `NotBefore` as GMT text; Microsoft's own
 mock sends ISO 8601: both are offered.
 
 Not verified: how soon an acknowledged event starts (one cloud second here), and the text
@@ -67,6 +68,8 @@ class AzureMetadata:
             return replace(self.refusal(404), note="unknown path")
         if request.headers.get("metadata", "").strip().lower() != "true":
             return _bad("Bad request. Required metadata header not specified")
+        if "x-forwarded-for" in request.headers:
+            return _bad("Bad request. Requests through a proxy are not allowed")
         version = request.query.get("api-version")
         if version is None:
             return _bad("Bad request. api-version was not specified in the request")
@@ -101,7 +104,7 @@ class AzureMetadata:
         """
         try:
             wanted = [str(e["EventId"]) for e in json.loads(body)["StartRequests"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return _bad("Bad request. The body is not a list of StartRequests")
         shown = {
             self._event_id(number): notice

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 BACKLOG = 1024
 # How long `stop` waits for requests under way, in seconds.
 DRAIN_S = 5.0
+# Nothing that is said to a metadata service, or ordered of us, is longer.
+LONGEST_BODY = 1 << 20
 _HANDLER = "spotchaos.handler"
 
 
@@ -171,13 +173,38 @@ def connection(environ: WSGIEnvironment) -> socket.socket:
     return sock
 
 
+def read_body(environ: WSGIEnvironment) -> bytes:
+    """Return the body of a request, in chunks or not, of LONGEST_BODY bytes at most.
+
+    One that ends before its time, or is no body at all, is what came of it.
+    """
+    length = environ.get("CONTENT_LENGTH") or "0"
+    left = LONGEST_BODY
+    if not environ.get("wsgi.input_terminated"):
+        # More digits than these are too many bytes, and int() has a limit of its own.
+        left = int(length[:9]) if length.isdecimal() else 0
+    left = min(left, LONGEST_BODY)
+    parts = []
+    with contextlib.suppress(OSError):
+        while left > 0 and (part := environ["wsgi.input"].read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
+
+
 def is_connected(sock: socket.socket) -> bool:
     """Tell whether the other side still waits for an answer."""
     try:
-        readable, _, _ = select.select([sock], [], [], 0)
-        return not readable or bool(sock.recv(1, socket.MSG_PEEK))
+        return not _is_readable(sock, wait_s=0) or bool(sock.recv(1, socket.MSG_PEEK))
     except (OSError, ValueError):
         return False
+
+
+def _is_readable(sock: socket.socket, *, wait_s: float) -> bool:
+    # Not select(): it knows no descriptor from 1024 on, and there may be as many pollers.
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
 
 
 def drop(environ: WSGIEnvironment, *, is_reset: bool) -> DroppedError:
@@ -205,4 +232,4 @@ def wait_for_goodbye(environ: WSGIEnvironment, goes_on: Callable[[], bool]) -> N
     sock = connection(environ)
     while goes_on() and is_connected(sock):
         # Whether to go on is looked at four times a second; nobody is in a hurry here.
-        select.select([sock], [], [], 0.25)
+        _is_readable(sock, wait_s=0.25)

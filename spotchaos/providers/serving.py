@@ -26,6 +26,7 @@ from spotchaos.providers.loopback import (
     connection,
     drop,
     is_connected,
+    read_body,
     wait_for_goodbye,
 )
 from spotchaos.providers.notice import Notice
@@ -104,7 +105,8 @@ class MetadataApp:
         query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
         method = environ["REQUEST_METHOD"]
         if path.startswith(PREFIX):
-            status, body = carry_out(self, method, path, query)
+            told = read_body(environ)
+            status, body = carry_out(self, method, path, query, told)
             start_response(_status(status), _headers("application/json", body))
             return [body]
         request = Request(
@@ -117,7 +119,7 @@ class MetadataApp:
                 for name, value in environ.items()
                 if name.startswith("HTTP_")
             },
-            body=_read(environ),
+            body=read_body(environ),
         )
         sock = connection(environ)
         response = self.service.answer(request, is_connected=lambda: is_connected(sock))
@@ -311,11 +313,3 @@ def _status(status: int) -> str:
 
 def _headers(content_type: str, body: bytes) -> list[tuple[str, str]]:
     return [("Content-Type", content_type), ("Content-Length", str(len(body)))]
-
-
-def _read(environ: WSGIEnvironment) -> bytes:
-    length = environ.get("CONTENT_LENGTH") or "0"
-    if not length.isdecimal() or length == "0":
-        return b""
-    body: bytes = environ["wsgi.input"].read(int(length))
-    return body

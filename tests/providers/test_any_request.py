@@ -49,7 +49,13 @@ VALUES = st.sampled_from(
     ["", "true", "True", "Google", "0", "1", "21600", "9" * 5000, "2020-07-01", "json"]
 ) | st.text(LETTERS, max_size=20)
 BODIES = st.binary(max_size=40) | st.sampled_from(
-    [b'{"StartRequests": [{"EventId": []}]}', b'{"StartRequests": 3}', b"[[[", b"\xff"]
+    [
+        b'{"StartRequests": [{"EventId": []}]}',
+        b'{"StartRequests": 3}',
+        b"[[[",
+        b"[" * 100_000,
+        b"\xff",
+    ]
 )
 
 requests_of_all_kinds = st.builds(

@@ -39,6 +39,11 @@ def test_a_preemption_is_scheduled_half_a_minute_ahead(play):
     }
 
 
+def test_a_request_through_a_proxy_is_refused(play):
+    answer = play("azure").get(PATH, **HEADER, **{"X-Forwarded-For": "10.0.0.7"})
+    assert answer.status_code == 400
+
+
 def test_times_may_come_as_iso_8601(play):
     (event,) = events(play("azure-iso"))
     assert event["NotBefore"] == "2026-01-01T00:00:30Z"

@@ -1,5 +1,7 @@
 """What is wrong with a service itself, and what every wire has in common."""
 
+import fcntl
+import resource
 import socket
 import threading
 import time
@@ -14,6 +16,7 @@ import requests
 from spotchaos.clock import ManualClock
 from spotchaos.errors import UsageError
 from spotchaos.providers import PROVIDERS
+from spotchaos.providers.loopback import is_connected
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import SERVICE_FAULTS, ServiceFault
 from spotchaos.providers.serving import by_signal, in_process, on_files, on_loopback
@@ -280,6 +283,8 @@ def test_orders_drive_a_server_at_run_time():
         ("POST", "withdraw", 400, "no notice is in force"),
         ("POST", "fault?name=flod", 400, "unknown fault"),
         ("POST", "announce?after=soon", 400, "not a number"),
+        ("POST", "announce?afer=3", 400, "announce knows no 'afer'"),
+        ("POST", "reset?name=429", 400, "reset knows no 'name'"),
         ("GET", "announce", 404, "no order"),
         ("POST", "explode", 404, "no order"),
     ],
@@ -290,6 +295,72 @@ def test_an_order_that_makes_no_sense_is_refused(method, path, status, words):
         answer = requests.request(method, f"{url}/_spotchaos/{path}", timeout=5)
     assert answer.status_code == status
     assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", ["{", "[1]", "3", "x" * 5000, "[" * 100_000, "\xff"])
+def test_a_body_that_is_no_order_is_refused_and_nothing_is_done(body):
+    service = NoticeService(story("aws"), clock=ManualClock())
+    with on_loopback(service) as url:
+        answer = requests.post(
+            f"{url}/_spotchaos/announce", data=body.encode("latin-1"), timeout=5
+        )
+    assert answer.status_code == 400
+    assert answer.json()["error"] == "the body is neither a form nor a JSON object"
+    assert service.notices == ()
+
+
+def test_an_order_may_be_told_in_its_body_and_with_a_bare_plus():
+    service = NoticeService(story("aws"), clock=ManualClock())
+    with on_loopback(service) as url:
+        order = f"{url}/_spotchaos"
+        requests.post(f"{order}/announce", json={"after": 60}, timeout=5)
+        assert service.phase == "silent"
+        assert len(service.notices) == 1
+        for told in (
+            {"data": {"name": "429", "count": "1+"}},
+            {"json": {"name": "429", "count": 3}},
+            {"data": iter([b"name=429", b"&count=7"])},
+        ):
+            requests.post(f"{order}/fault", timeout=5, **told)
+        plus = requests.post(f"{order}/fault?name=403&count=2+", timeout=5)
+    assert plus.json() == {"armed": "403:2+"}
+    armed = [str(each.fault) for each in service._faults]
+    assert armed == ["429:1+", "429:3", "429:7", "403:2+"]
+
+
+def test_a_body_of_any_length_is_read_to_a_bound():
+    service = NoticeService(story("azure"), clock=ManualClock())
+    with on_loopback(service) as url:
+        events = f"{url}/metadata/scheduledevents?api-version=2020-07-01"
+        answer = requests.post(
+            events, data=b"[" * (4 << 20), headers={"Metadata": "true"}, timeout=30
+        )
+        assert answer.status_code == 400
+        with socket.create_connection(("127.0.0.1", urlsplit(url).port)) as client:
+            client.sendall(
+                b"POST /_spotchaos/withdraw HTTP/1.1\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"
+            )
+            assert client.recv(12) == b"HTTP/1.1 400"
+
+
+@pytest.fixture
+def many_files():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_client_is_seen_on_a_descriptor_of_any_number():
+    ours, theirs = socket.socketpair()
+    number = fcntl.fcntl(ours.fileno(), fcntl.F_DUPFD, 1024)
+    ours.close()
+    with socket.socket(fileno=number) as many, theirs:
+        assert is_connected(many)
+        theirs.shutdown(socket.SHUT_WR)
+        assert not is_connected(many)
 
 
 def test_a_socket_made_elsewhere_can_be_served_on():
