@@ -50,6 +50,8 @@ class StateMark:
     epoch: int | None = None
     t_s: float = 0.0
     dtypes: Mapping[str, str] = field(default_factory=dict)  # component -> its dtypes
+    # Optimizers that may have stepped their last -> the components without them.
+    less: Mapping[frozenset[int], Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class StepMark:
     micro: int = 1
     epoch: int | None = None
     t_s: float = 0.0
+    # Optimizer -> the turns, counted over all, at which it stepped first and last.
+    by: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +346,7 @@ class Resume:
     divergence: Divergence | None = None
     # rank -> RNG stream -> draws by which it was moved after it had been restored
     disturbed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    prelude: int = 0  # steps that it made and threw away before it joined
 
 
 @dataclass(frozen=True, slots=True)

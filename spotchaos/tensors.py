@@ -82,7 +82,9 @@ class Pinpointer:
     ) -> tuple[tuple[str, int, int | None], Curve] | None:
         """Run both sides to the end, and compare what they dumped."""
         assert resume.joined is not None
-        joined, step, rank = resume.joined, divergence.step, divergence.rank
+        # What is told of the line, less this, is counted within the attempt.
+        joined = resume.joined - resume.prelude
+        step, rank = divergence.step, divergence.rank
         horizon = self._ground.landscape.horizon
         curve = sorted({min(step + n, horizon) for n in LATER})
         with (

@@ -199,4 +199,5 @@ def _resume(link: Link) -> Resume:
             for rank, view in sorted(link.views.items())
             if view.disturbed
         },
+        prelude=link.prelude,
     )

@@ -19,6 +19,7 @@ from spotchaos.model import (
     Trial,
 )
 from spotchaos.oracles.numbering import numbered_as
+from spotchaos.oracles.prelude import preludes_of, without_prelude
 from spotchaos.oracles.saves import (
     Habit,
     Saved,
@@ -41,6 +42,7 @@ from spotchaos.trace.lookup import (
     line_of,
     look_up,
 )
+from spotchaos.trace.phases import spelled_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Link:
     saved: tuple[Saved, ...]  # resume points begun before it began, in order
     is_after_finish: bool
     is_last: bool
+    prelude: int = 0  # steps that it made and threw away before: not in its trace here
 
     @property
     def number(self) -> int:
@@ -171,7 +174,9 @@ class _Builder:
         default_factory=dict
     )
 
-    def add(self, attempt: Attempt, *, is_last: bool, after_finish: bool) -> Link:
+    def add(
+        self, attempt: Attempt, *, prelude: int, is_last: bool, after_finish: bool
+    ) -> Link:
         is_first = not self.lines
         if is_first:
             self.lines.append(self.line)
@@ -197,6 +202,7 @@ class _Builder:
             saved=tuple(self.saved),
             is_after_finish=after and not is_first,
             is_last=is_last,
+            prelude=prelude,
         )
         self._go_on(link)
         return link
@@ -320,14 +326,22 @@ def lay_out(
     habit = replace(habit, writes=writes_per_save(baseline.first))
     builder = _Builder(baseline, line_of(trace), habit)
     last = len(trial.attempts) - 1
-    links = [
-        builder.add(
-            numbered_as(builder.line, attempt),
-            is_last=index == last,
-            after_finish=resume_after_finish and index == last,
+    tables = {rank: each.table for rank, each in builder.line.ranks.items()}
+    attempts = [spelled_as(tables, attempt) for attempt in trial.attempts]
+    preludes = preludes_of(builder.line, baseline, attempts[1:])
+    links = []
+    for index, spelled in enumerate(attempts):
+        attempt, prelude = without_prelude(
+            builder.line, numbered_as(builder.line, spelled), preludes
         )
-        for index, attempt in enumerate(trial.attempts)
-    ]
+        links.append(
+            builder.add(
+                attempt,
+                prelude=prelude,
+                is_last=index == last,
+                after_finish=resume_after_finish and index == last,
+            )
+        )
     return Case(
         trial=trial,
         baseline=baseline,

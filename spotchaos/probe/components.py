@@ -23,6 +23,7 @@ _BOOKKEEPING = frozenset(
 # What decides a scheduler's next rates besides the rates themselves.
 _COUNTERS = ("last_epoch", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i")
 
+_OWNER = re.compile(r"\d+:|#\d+\.(?=\d+\.)")
 _BY_CONTENT = re.compile(r"#\d+")
 
 
@@ -76,16 +77,18 @@ def tensor_digests() -> dict[str, str]:
     return found
 
 
-def weights() -> list[tuple[str, Any]]:
+def weights(idle: frozenset[int] = frozenset()) -> list[tuple[str, Any]]:
     """Return all parameters of what is trained, and those that are in no live module."""
-    named = STRUCTURE.parameters()
+    named = STRUCTURE.parameters(idle)
     known = {id(parameter) for _, parameter in named}
-    for key, parameter in loose_parameters(known):
+    for key, parameter in loose_parameters(known, idle):
         named.append((key, parameter))
     return named
 
 
-def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
+def loose_parameters(
+    known: set[int], idle: frozenset[int] = frozenset()
+) -> list[tuple[str, Any]]:
     """Return the tensors that are trained and that no live module names.
 
     They are named by their place in their optimizer. Where there are several optimizers,
@@ -96,7 +99,7 @@ def loose_parameters(known: set[int]) -> list[tuple[str, Any]]:
     for number, leaf in enumerate(LIVING.leaves):
         found.setdefault(id(leaf), (f"#leaf.{number}", leaf))
     owners = 0
-    for index, optimizer in LIVING.placed_optimizers():
+    for index, optimizer in LIVING.placed_optimizers(idle):
         is_loose = False
         for number, group in enumerate(optimizer.param_groups):
             for place, parameter in enumerate(group["params"]):
@@ -140,7 +143,21 @@ def gradients_of(optimizer: Any, names: dict[int, str]) -> list[tuple[str, Any]]
             if parameter.grad is not None:
                 name = names.get(id(parameter), f"#{number}.{place}")
                 found.append((name, parameter.grad))
-    return found
+    return _without_owner(found)
+
+
+def _without_owner(named: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Return tensors without the number of their module, or optimizer, if all have one.
+
+    It depends on what else is alive: a teacher, an optimizer that has stepped its last.
+    """
+    owners = {match and match[0] for match in (_OWNER.match(n) for n, _ in named)}
+    if len(owners) != 1:
+        return named
+    owner = owners.pop()
+    if owner is None:
+        return named
+    return [(name[len(owner) :], tensor) for name, tensor in named]
 
 
 def optimizer_states(idle: frozenset[int] = frozenset()) -> list[tuple[int, Any]]:

@@ -16,6 +16,7 @@ from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, STRUCTURE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     Named = list[tuple[str, Any]]
@@ -31,9 +32,13 @@ _STEADY = ("weights", "optimizer", "averages")
 
 
 class Found:
-    """The tensors of a state, by name: what a fingerprint is made of."""
+    """The tensors of a state, by name: what a fingerprint is made of.
 
-    def __init__(self) -> None:
+    Args:
+        idle_sets: optimizers without which the state may have to be told as well.
+    """
+
+    def __init__(self, idle_sets: Iterable[frozenset[int]] = ()) -> None:
         self.weights: Named = components.weights()
         self.buffers: Named = STRUCTURE.buffers()
         self.averages: Named = components.averages()
@@ -42,6 +47,15 @@ class Found:
         # An optimizer makes its state at its first step, which may be still to come.
         self._states = components.optimizer_states()
         self.rivals = LIVING.rivals()
+        self._less = {
+            idle: (
+                components.weights(idle),
+                STRUCTURE.buffers(idle),
+                components.optimizer_states(idle),
+                components.all_groups(idle),
+            )
+            for idle in idle_sets
+        }
 
     @property
     def optimizer(self) -> list[tuple[str, dict[str, Any]]]:
@@ -92,6 +106,26 @@ class Found:
             found["scheduler"] = components.digest_values(schedulers)
         return found
 
+    def less(self) -> dict[frozenset[int], dict[str, str]]:
+        """Return what the components are if these optimizers train nothing any more."""
+        found: dict[frozenset[int], dict[str, str]] = {}
+        for idle, (named, buffers, states, groups) in self._less.items():
+            names = {id(parameter): name for name, parameter in named}
+            entries = components.optimizer_entries(names, states)
+            found[idle] = {
+                "weights": components.sorted_digest(named),
+                "optimizer": components.digest_optimizer(entries),
+            }
+            if buffers:
+                found[idle]["buffers"] = components.sorted_digest(buffers)
+            for name, values in (
+                ("rates", components.rates(groups)),
+                ("scheduler", components.schedulers(idle)),
+            ):
+                if values:
+                    found[idle][name] = components.digest_values(values)
+        return found
+
     def is_worth_a_thread(self) -> bool:
         size = 0
         for _, tensor in self.weights:
@@ -122,6 +156,8 @@ class Sample:
         # components are without them; which they are is told by the step to come.
         self._without: dict[frozenset[int], dict[str, str]] = {}
         self._rivals: list[list[int]] = []
+        # Optimizers that may have stepped their last -> the components without them.
+        self.less: dict[frozenset[int], dict[str, str]] = {}
         self._thread: threading.Thread | None = None
         self._base: Sample | None = None
 
@@ -173,6 +209,7 @@ class Sample:
         self._rivals = found.rivals
         for idle in _idle_sets(found.rivals):
             self._without[idle] = found.without(idle)
+        self.less = found.less()
         self.read_streams()
 
     def settle_rivals(self, turns: dict[int, int]) -> None:

@@ -173,28 +173,33 @@ class Structure:
 
     def __init__(self) -> None:
         self._key: Any = None
-        self._roots: list[weakref.ref[Any]] = []
+        self._roots: dict[frozenset[int], list[weakref.ref[Any]]] = {}
 
-    def roots(self) -> list[Any]:
-        """Return the modules that hold what the optimizers train, in a settled order."""
+    def roots(self, idle: frozenset[int] = frozenset()) -> list[Any]:
+        """Return the modules that hold what the optimizers train, in a settled order.
+
+        Args:
+            idle: indices of optimizers that are left out.
+        """
         optimizers = LIVING.working_optimizers()
         groups = tuple(
             (i, *(len(g["params"]) for g in o.param_groups)) for i, o in optimizers
         )
         key = (LIVING.version, groups)
         if key != self._key:
-            self._roots = [
-                weakref.ref(m) for m in _find_roots([o for _, o in optimizers])
-            ]
+            self._roots = {}
             self._key = key
-        return [m for m in (r() for r in self._roots) if m is not None]
+        if idle not in self._roots:
+            found = _find_roots([o for i, o in optimizers if i not in idle])
+            self._roots[idle] = [weakref.ref(m) for m in found]
+        return [m for m in (r() for r in self._roots[idle]) if m is not None]
 
-    def parameters(self) -> list[tuple[str, Any]]:
+    def parameters(self, idle: frozenset[int] = frozenset()) -> list[tuple[str, Any]]:
         """Return (name, parameter) of all roots; one parameter has one name."""
-        return _named(self.roots(), "_parameters")
+        return _named(self.roots(idle), "_parameters")
 
-    def buffers(self) -> list[tuple[str, Any]]:
-        return _named(self.roots(), "_buffers")
+    def buffers(self, idle: frozenset[int] = frozenset()) -> list[tuple[str, Any]]:
+        return _named(self.roots(idle), "_buffers")
 
 
 STRUCTURE = Structure()

@@ -20,6 +20,7 @@ from spotchaos.probe.components import (
 )
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
+from spotchaos.probe.phases import Turns
 from spotchaos.probe.sample import KEEPER, Found, Sample
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION, shield
@@ -44,6 +45,7 @@ class Training:
         self._stepped_last: int | None = None
         self._stood_in_at: int | None = None  # backwards when another was counted by
         self._turns: dict[int, int] = {}  # optimizer -> how many had stepped before it
+        self._phases = Turns()
         self.epoch = 0
         self.in_backward = 0
         self.has_backward = False  # `backward` was called, not only `autograd.grad`
@@ -195,6 +197,7 @@ class Training:
         self.optimizer_steps[index] = self.optimizer_steps.get(index, 0) + 1
         self._stepped_last = index
         self._turns[index] = self.counted["optimizer"]
+        self._phases.note({index, *nested}, self.counted["optimizer"])
         self.thread = threading.get_ident()
         if has_closure:
             self._consume(optimizer, index)
@@ -267,6 +270,7 @@ class Training:
         consumed: dict[str, Any] = {"c": {}, "micro": max(1, len(trained))}
         if SESSION.fingerprint != "light":
             consumed = made(_once(trained), self._losses, self._gradients)
+        consumed["by"] = self._phases.take_window()
         record.write("step", step=step, **consumed, epoch=self.epoch)
         carried = [f for f in self._forwards if not f.backed and f.sample is not None][
             -8:
@@ -342,7 +346,8 @@ class Training:
                 if not SESSION.steps:
                     LIVING.drop_the_dead()
                 AVERAGES.search_objects()
-            found = Found()
+            working = [index for index, _ in LIVING.working_optimizers()]
+            found = Found(self._phases.idle_sets(working))
             sample.fill(found, in_background=in_background, base=base)
             KEEPER.keep(found)
             DUMPS.write_state(SESSION.steps)
@@ -370,6 +375,9 @@ class Training:
                 and "buffers" in sample.components
             ):
                 sample.components["buffers"] = early.components["buffers"]
+                for idle, less in sample.less.items():
+                    if "buffers" in early.less.get(idle, {}):
+                        less["buffers"] = early.less[idle]["buffers"]
                 return
 
     def _write_state(self, sample: Sample | None, *, at: str) -> None:
@@ -385,6 +393,8 @@ class Training:
         if not self.first_written:
             names = {"names": sample.names}
             self.first_written = True
+        if sample.less:
+            more["less"] = [[sorted(idle), c] for idle, c in sample.less.items()]
         SESSION.mark(
             "state",
             step=sample.step,

@@ -19,12 +19,15 @@ Marks, by their key `k`:
               "save" or "finish"; `c` maps component -> fingerprint; `rng` maps an RNG
               stream -> [block, next_block or null, position], see `RNG_STREAMS`;
               `epoch`; `names` (only in a process's first) component -> count of tensors;
-              `dtypes`: component -> its dtypes, sorted, with commas between
+              `dtypes`: component -> its dtypes, sorted, with commas between;
+              `less`: [[idle, c], ...]: c without the optimizers `idle` (indices), which
+              may have stepped their last
     step      an optimizer step was completed: step (counted in this attempt from 1),
               c: fingerprints of what it consumed and made ("batch", "samples",
               "loss", "gradients"), loss (a float), samples (list of ids, as trained
               on), ids ("index" or "rows"), rows (with "index": digests of their
-              content), micro (micro-batches in the window), epoch
+              content), micro (micro-batches in the window), epoch, by: optimizer's
+              index -> [first, last] of the turns, of all, at which it stepped
     save      a save began: n (counted from 1 in this attempt, on this rank), writer,
               step, beside (only true: another thread than the one that trains writes
               it); the state at "save" that follows carries the same n

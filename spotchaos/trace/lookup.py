@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from spotchaos.model import AttemptTrace, RankTrace, StateMark, StepMark
 from spotchaos.trace.format import RNG_STREAMS, STATE_COMPONENTS
+from spotchaos.trace.phases import settled
 
 _Mark = TypeVar("_Mark", StateMark, StepMark)
 
@@ -105,7 +106,10 @@ def line_of(trace: AttemptTrace, *, name: str = "baseline") -> Line:
     """Return the line of an uninterrupted run."""
     return Line(
         name,
-        {rank: _rank_line(found, 0, None) for rank, found in trace.ranks.items()},
+        {
+            rank: _rank_line(settled(found), 0, None)
+            for rank, found in trace.ranks.items()
+        },
         is_baseline=True,
     )
 

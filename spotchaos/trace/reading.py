@@ -272,6 +272,10 @@ def _read_state(process: _Process, mark: Mapping[str, Any]) -> None:
         epoch=mark.get("epoch"),
         t_s=float(mark.get("t") or 0.0),
         dtypes=dict(process.dtypes),
+        less={
+            frozenset(int(i) for i in idle): {str(k): str(v) for k, v in found.items()}
+            for idle, found in mark.get("less") or ()
+        },
     )
     if state.at == "finish":
         process.finish = state
@@ -300,6 +304,7 @@ def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
         rows=None if rows is None else tuple(str(r) for r in rows),
         micro=int(mark.get("micro") or 1),
         epoch=mark.get("epoch"),
+        by={int(i): (int(a), int(b)) for i, (a, b) in (mark.get("by") or {}).items()},
         t_s=float(mark.get("t") or 0.0),
     )
 

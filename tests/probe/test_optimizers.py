@@ -2,6 +2,10 @@
 
 import pytest
 
+from spotchaos.model import Attempt, Ended
+from spotchaos.trace.lookup import line_of
+from spotchaos.trace.phases import spelled_as
+from spotchaos.trace.reading import read_attempt
 from tests.probe.loops import ADAM, HEAD, steps
 
 # As Pyro does: an optimizer for each tensor, made in the order of a set at the first step.
@@ -159,3 +163,65 @@ inner = opt
 def test_a_resume_that_makes_one_optimizer_fewer_is_counted_by_the_one_it_has(quick):
     ran = quick(HEAD + ADAM + steps(), main_optimizer=1)
     assert len(ran.steps) == 6
+
+
+PHASES = """
+import torch
+torch.manual_seed(0)
+teacher = torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.BatchNorm1d(5))
+student = torch.nn.Linear(2, 5)
+x = torch.arange(12.0).reshape(6, 2)
+def teach():
+    first = torch.optim.SGD(teacher.parameters(), 0.1, momentum=0.9)
+    for step in range(2):
+        first.zero_grad(); teacher(x).square().sum().backward(); first.step()
+    return first
+def learn(steps):
+    for step in steps:
+        wanted = teacher(x + step).detach()
+        opt.zero_grad(); (student(x + step) - wanted).square().mean().backward(); opt.step()
+"""
+SECOND = "opt = torch.optim.Adam(student.parameters(), 0.1)\n"
+
+
+@pytest.mark.parametrize(
+    "resumed",
+    [
+        pytest.param(SECOND, id="no-optimizer-for-the-teacher"),
+        pytest.param(
+            "first = torch.optim.SGD(teacher.parameters(), 0.1, momentum=0.9)\n"
+            + SECOND,
+            id="one-that-is-not-used",
+        ),
+    ],
+)
+def test_a_teacher_that_was_trained_first_is_no_part_of_the_state(quick, resumed):
+    whole = quick(
+        PHASES + "first = teach()\n" + SECOND + "learn(range(4))\n", main_optimizer=1
+    )
+    load = (
+        PHASES + resumed + "teacher.load_state_dict(torch.load('t.pt'))\n"
+        "state = torch.load('s.pt'); student.load_state_dict(state[0])\n"
+        "opt.load_state_dict(state[1])\n"
+    )
+    quick(
+        PHASES
+        + "first = teach()\ntorch.save(teacher.state_dict(), 't.pt')\n"
+        + SECOND
+        + "learn(range(2))\n"
+        "torch.save([student.state_dict(), opt.state_dict()], 's.pt')\n"
+    )
+    again = quick(load + "learn(range(2, 4))\n", main_optimizer=1)
+    line = line_of(read_attempt(whole.trace)).ranks[0]
+    told = spelled(read_attempt(again.trace), line)
+    for component in ("weights", "optimizer", "rates"):
+        for step in (0, 1):
+            value = told.states[step].components[component]
+            assert value == line.states[4 + step].components[component], component
+    assert whole.consumed("gradients")[4:] == again.consumed("gradients")
+    assert told.finish.components["weights"] == line.finish.components["weights"]
+
+
+def spelled(trace, line):
+    attempt = Attempt(2, (), Ended.FINISHED, 0, trace, 1.0)
+    return spelled_as({0: line.table}, attempt).trace.ranks[0]

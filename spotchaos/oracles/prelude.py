@@ -1,0 +1,186 @@
+"""Steps that an attempt makes and throws away before it goes on from its checkpoint.
+
+A program may search for a learning rate, or train a teacher, at each of its starts: that
+is what the uninterrupted run began with, done again. What it resumes with is the state
+that it has afterwards, and steps are counted from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from spotchaos.model import Attempt, Baseline, Ended, RankTrace
+from spotchaos.trace.lookup import Line, RankLine
+from spotchaos.trace.phases import spelled_as
+
+
+@dataclass(frozen=True, slots=True)
+class Preludes:
+    """How long the preludes of a program are: from attempts that came beyond theirs.
+
+    `known` are lengths that such an attempt had, `undone` is the step after which the
+    line itself goes on with the weights that it began with, or None.
+    """
+
+    known: frozenset[int]
+    undone: int | None
+
+
+def preludes_of(
+    line: Line, baseline: Baseline, attempts: Iterable[Attempt]
+) -> Preludes:
+    """Return what the clean stop and these attempts tell of a program's preludes."""
+    control = baseline.control.attempts[1:] if baseline.control is not None else ()
+    known: set[int] = set()
+    undone = _undone(line)
+    tables = {rank: each.table for rank, each in line.ranks.items()}
+    for attempt in (*(spelled_as(tables, one) for one in control), *attempts):
+        length = _length(line, attempt, undone)
+        if length:
+            known.add(length)
+    return Preludes(frozenset(known), undone)
+
+
+def without_prelude(
+    line: Line, attempt: Attempt, found: Preludes
+) -> tuple[Attempt, int]:
+    """Return the attempt from where its prelude ends, and the steps that it took.
+
+    One that was stopped within its prelude has trained nothing.
+    """
+    if not found.known or attempt.number == 1:
+        return attempt, 0
+    length = _length(line, attempt, found.undone)
+    if not length and attempt.ended is not Ended.FINISHED:
+        done = attempt.trace.completed
+        if 0 < done <= max(found.known) and _is_within(line, attempt, found.undone):
+            length = done + 1
+    if not length:
+        return attempt, 0
+    ranks = {rank: _from(each, length) for rank, each in attempt.trace.ranks.items()}
+    return replace(attempt, trace=replace(attempt.trace, ranks=ranks)), length
+
+
+def _undone(line: Line) -> int | None:
+    """Return the step after which all ranks have the weights again that they began with."""
+    found = {
+        _returns(each, max(each.states, default=0)) for each in line.ranks.values()
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _returns(trace: RankLine | RankTrace, last: int) -> int | None:
+    """Return the first step up to `last` whose weights are those of step 0, left between."""
+    weights = {s: m.components.get("weights") for s, m in trace.states.items()}
+    start, has_left = weights.get(0), False
+    for step in range(1, last + 1):
+        now = weights.get(step)
+        if start is None or now is None:
+            return None
+        if now != start:
+            has_left = True
+        elif has_left:
+            return step
+    return None
+
+
+def _length(line: Line, attempt: Attempt, undone: int | None) -> int:
+    """Return how many steps of an attempt are a prelude, 0 if none are."""
+    found = {
+        _rank_length(line.ranks[rank], trace, undone)
+        for rank, trace in attempt.trace.ranks.items()
+        if rank in line.ranks
+    }
+    return found.pop() if len(found) == 1 else 0
+
+
+def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
+    begun = _later(line, trace, 0)
+    if begun:
+        # It began with a checkpoint's weights: does it come back to them, when the line
+        # came back to its own?
+        return undone if undone and _returns(trace, undone) == undone else 0
+    same = _repeated(line, trace)
+    return same if same and _later(line, trace, same) else 0
+
+
+def _later(line: RankLine, trace: RankTrace, step: int) -> bool:
+    """Whether an attempt has weights at `step` that the line only has further on."""
+    state = trace.states.get(step)
+    fingerprint = state.components.get("weights") if state is not None else None
+    steps = line.table.get("weights", {}).get(fingerprint or "", frozenset())
+    return bool(steps) and min(steps) > step
+
+
+def _repeated(line: RankLine, trace: RankTrace) -> int:
+    """Return how many steps from the first on are those of the line, state and all."""
+    done = 0
+    for mark in trace.steps:
+        ours, before = line.steps.get(mark.step), line.states.get(mark.step - 1)
+        state = trace.states.get(mark.step - 1)
+        if ours is None or before is None or state is None:
+            break
+        if before.components.get("weights") != state.components.get("weights"):
+            break
+        made = ours.components.keys() & mark.components.keys() - {"samples"}
+        if any(ours.components[c] != mark.components[c] for c in made):
+            break
+        done = mark.step
+    return done
+
+
+def _is_within(line: Line, attempt: Attempt, undone: int | None) -> bool:
+    """Whether an attempt ended before its prelude did."""
+    done = attempt.trace.completed
+    for rank, trace in attempt.trace.ranks.items():
+        there = line.ranks.get(rank)
+        if there is None:
+            return False
+        if _later(there, trace, 0):
+            if undone is None or done > undone:
+                return False
+        elif _repeated(there, trace) < trace.completed:
+            return False
+    return True
+
+
+def _from(trace: RankTrace, length: int) -> RankTrace:
+    """Return what a rank left behind after `length` steps, counted from there."""
+    counts = dict(trace.counts)
+    counts["step-end"] = max(0, counts.get("step-end", 0) - length)
+    return replace(
+        trace,
+        states={
+            step - length: replace(state, step=step - length)
+            for step, state in trace.states.items()
+            if step >= length
+        },
+        finish=trace.finish
+        and replace(trace.finish, step=max(0, trace.finish.step - length)),
+        steps=tuple(
+            replace(mark, step=mark.step - length)
+            for mark in trace.steps
+            if mark.step > length
+        ),
+        saves=tuple(
+            replace(
+                save,
+                step=save.step - length,
+                holds=None if save.holds is None else max(0, save.holds - length),
+            )
+            for save in trace.saves
+            if save.step >= length
+        ),
+        loads=tuple(
+            replace(load, step=max(0, load.step - length)) for load in trace.loads
+        ),
+        counts=counts,
+        sites=tuple(
+            (site, n, max(0, step - length), t) for site, n, step, t in trace.sites
+        ),
+        tensors={
+            s - length: found for s, found in trace.tensors.items() if s >= length
+        },
+        epochs={s - length: n for s, n in trace.epochs.items() if s >= length},
+    )

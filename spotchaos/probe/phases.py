@@ -1,0 +1,62 @@
+"""Which optimizers step when: one that has stepped its last is no part of the state.
+
+A teacher is trained, a rate is searched for, and the optimizer that did it lives on. A
+resume needs none of it. Whether an optimizer steps again is only known when the run is
+over, so that the probe writes what the state is with such optimizers and without them,
+and the reader, who has seen all steps, decides.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Every choice of idle ones among so many; of more, the oldest.
+_MOST_CHOSEN = 3
+_MOST_SETS = 8
+
+
+class Turns:
+    """At which turns, counted over all optimizers, each stepped first and last."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, list[int]] = {}
+        self._window: dict[int, list[int]] = {}
+
+    def note(self, indices: Iterable[int], turn: int) -> None:
+        """Note that these optimizers stepped, one through another."""
+        for spans in (self._spans, self._window):
+            for index in indices:
+                spans.setdefault(index, [turn, turn])[1] = turn
+
+    def take_window(self) -> dict[int, list[int]]:
+        """Return who stepped since the last call: index -> first and last turn."""
+        window, self._window = self._window, {}
+        return window
+
+    def idle_sets(self, live: list[int]) -> list[frozenset[int]]:
+        """Return the sets of live optimizers that may have stepped their last.
+
+        As long as all step by turns there are none: one may have only where another
+        began after it, or has yet to begin.
+        """
+        if len(live) < 2:
+            return []
+        spans = self._spans
+        begun = [spans[i][0] for i in live if i in spans]
+        newest = max(begun) if len(begun) == len(live) else None
+        able = [
+            i for i in live if newest is None or i not in spans or spans[i][1] < newest
+        ]
+        if len(able) > _MOST_CHOSEN:
+            found = [frozenset(able[:n]) for n in range(1, len(able) + 1)]
+        else:
+            found = [
+                frozenset(chosen)
+                for n in range(1, len(able) + 1)
+                for chosen in itertools.combinations(able, n)
+            ]
+        return [one for one in found if len(one) < len(live)][:_MOST_SETS]

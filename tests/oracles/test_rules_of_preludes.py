@@ -1,0 +1,80 @@
+"""Steps that are made at each start and thrown away, as by a rate finder, are no restart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from laying import BASELINE, PLAIN, changed, lost, trial_of
+from synthetic import Flaw, names
+
+from spotchaos.model import Ended, Trial
+from spotchaos.oracles import judge
+
+LENGTH = 3
+
+
+def after_prelude(attempt, *, stop=None):
+    """Return the attempt with the first steps of the run before its own.
+
+    stop: steps after which it was stopped within them.
+    """
+
+    def lead(trace):
+        own = BASELINE.first.trace.ranks[trace.rank]
+        length = LENGTH if stop is None else stop
+        states = {step: own.states[step] for step in range(length)}
+        steps = own.steps[:length]
+        if stop is not None:
+            return replace(trace, states=states, steps=steps, saves=(), finish=None)
+        states |= {
+            LENGTH + step: replace(state, step=LENGTH + step)
+            for step, state in trace.states.items()
+        }
+        later = [replace(mark, step=LENGTH + mark.step) for mark in trace.steps]
+        saves = [replace(save, step=LENGTH + save.step) for save in trace.saves]
+        return replace(trace, states=states, steps=(*steps, *later), saves=tuple(saves))
+
+    ended = {} if stop is None else {"ended": Ended.RECLAIMED, "exit_code": None}
+    return changed(attempt, ranks=lead, **ended)
+
+
+def resumed(flaw=None):
+    first, last = PLAIN.trial([13], flaw=flaw or Flaw()).attempts
+    return first, after_prelude(last)
+
+
+def test_steps_that_are_made_at_each_start_before_the_load_are_no_restart():
+    judgement = judge(trial_of(*resumed()), BASELINE)
+    assert not judgement.findings
+    (resume,) = judgement.resumes
+    assert (resume.joined, resume.prelude) == (12, LENGTH)
+
+
+@pytest.mark.parametrize("component", ["optimizer", "rng.torch", "scheduler"])
+def test_what_is_lost_after_such_steps_is_named(component):
+    plain = judge(PLAIN.trial([13], flaw=lost(component)), BASELINE)
+    judgement = judge(trial_of(*resumed(lost(component))), BASELINE)
+    assert names(judgement) == names(plain) != []
+
+
+def test_a_restart_that_never_comes_to_its_checkpoint_is_named():
+    trial = PLAIN.trial([13], flaw=Flaw(restarts=True))
+    assert names(judge(trial, BASELINE)) == ["silent-restart"]
+
+
+def test_an_attempt_that_is_stopped_before_its_load_has_trained_nothing():
+    first, last = resumed()
+    stopped = replace(after_prelude(last, stop=2), number=2)
+    judgement = judge(trial_of(first, stopped, replace(last, number=3)), BASELINE)
+    assert not judgement.findings
+
+
+def test_the_clean_stop_tells_how_long_it_may_be():
+    first, last = resumed()
+    stopped = after_prelude(last, stop=2)
+    unknown = judge(trial_of(first, stopped), BASELINE)
+    assert "silent-restart" in names(unknown)
+    control = Trial(number=0, plan="step-end:13", attempts=(first, last))
+    known = judge(trial_of(first, stopped), replace(BASELINE, control=control))
+    assert "silent-restart" not in names(known)
