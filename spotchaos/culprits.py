@@ -134,6 +134,7 @@ class _Outcomes:
             is_pointer=_runs_ahead(self._history, op, mending),
             is_removal=_is_removal(op, mending),
             is_leftover=_is_swept(op, mending),
+            is_emptying=self._empties(op),
         )
 
     def unknown_before(self, number: int) -> int | None:
@@ -185,13 +186,17 @@ class _Outcomes:
         if now is None or before is None or op is None or _way(now) == _way(before):
             return False
         if op.kind == "trunc":
-            node = self._history.node_of(op)
-            things = build(self._history, _killed(number - 1)).things.values()
-            sizes = [
-                one.content.size for one in things if one.node == node and one.content
-            ]
-            return any(size > op.length for size in sizes)
+            return self._empties(op)
         return op.kind in ("unlink", "rmdir") or op.over is not None
+
+    def _empties(self, op: FileOp) -> bool:
+        """Tell whether an op takes bytes away that a file had."""
+        if op.kind != "trunc" or op.number is None:
+            return False
+        node = self._history.node_of(op)
+        things = build(self._history, _killed(op.number)).things.values()
+        sizes = [one.content.size for one in things if one.node == node and one.content]
+        return any(size > op.length for size in sizes)
 
     def _blocks(self, number: int) -> bool:
         """Tell whether a resume from a failing state went on, and failed at a save.

@@ -47,6 +47,7 @@ class Cut:
         is_power_loss: the state lost bytes or names that had been written.
         is_pointer: the path is no checkpoint but names one.
         is_removal: it took away a name that the resume needed.
+        is_emptying: it took the bytes away that a checkpoint had.
         is_leftover: it made what is in the way of a resume until it is deleted.
         later_ops: how many ops later the crash came.
     """
@@ -58,6 +59,7 @@ class Cut:
     is_power_loss: bool = False
     is_pointer: bool = False
     is_removal: bool = False
+    is_emptying: bool = False
     is_leftover: bool = False
     later_ops: int = 0
 
@@ -133,7 +135,7 @@ def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
             return "deleted-before-saved"
         if cut.is_pointer:
             return "pointer-ahead"
-        return "torn-checkpoint" if failed else None
+        return "torn-checkpoint" if failed or cut.is_emptying else None
     if any(name in _WRONG for name in names):
         return "silent-damage"
     return None

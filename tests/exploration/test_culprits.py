@@ -157,6 +157,18 @@ def test_a_leftover_that_stays_when_what_was_missed_is_back_is_a_flaw_of_its_own
     }
 
 
+def test_a_restart_since_the_only_checkpoint_was_emptied_is_of_a_torn_one():
+    emptied = {**FILLED, "kind": "trunc", "length": 0}
+    again = {**FILLED, "data_off": 1}
+    record = recorded(NEW, FILLED, emptied, again)
+    found = blamed(record, {4: "silent-restart"}, range(1, 6))
+    assert found == {4: ("torn-checkpoint", "train.py:3", 0)}
+    # A new file beside it empties nothing: then the old one was there to be used.
+    record = recorded(NEW, FILLED, *POINTER)
+    found = blamed(record, {4: "silent-restart"}, range(1, 6))
+    assert found == {4: ("silent-restart", "train.py:3", 0)}
+
+
 @pytest.mark.parametrize(("made", "swept"), [("creat", "unlink"), ("mkdir", "rmdir")])
 def test_a_lock_that_is_deleted_after_the_save_is_a_leftover(made, swept):
     lock = {"path": "0/saving", "node": 30}
