@@ -96,9 +96,15 @@ def durability(
         first,
         name=name,
         message=_message(name, resumed, cut),
-        hint=HINTS[name],
+        hint=_hint(name, cut),
         where=where or first.where,
     )
+
+
+def _hint(name: str, cut: Cut) -> str:
+    if name == "unsynced-checkpoint" and cut.kind == "mkdir":
+        return "fsync the folder above a new one too, once: its name stands there"
+    return HINTS[name]
 
 
 def _goes_on_elsewhere(

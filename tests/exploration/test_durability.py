@@ -101,6 +101,13 @@ def test_the_finding_points_at_the_line_that_made_the_op():
     assert "goes on from parts of different saves" in mixed.message
 
 
+def test_a_new_folder_whose_name_was_lost_wants_the_one_above_it_synced():
+    cut = Cut("mkdir", "ckpt", is_power_loss=True)
+    found = durability(judged("silent-restart"), resumed(), cut)
+    assert found.name == "unsynced-checkpoint"
+    assert "fsync the folder above" in found.hint
+
+
 def test_what_a_clean_stop_shows_as_well_is_not_blamed_on_the_crash():
     said = judged("buffers-not-restored", "diverged")
     always = {"buffers-not-restored", "diverged"}
