@@ -13,11 +13,11 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spotchaos import __version__
+from spotchaos import __version__, model
 from spotchaos.baseline import Groundwork, Tell
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
@@ -60,6 +60,13 @@ MOST_BYTES = 256 << 20
 MOST_KEPT = 32
 
 Stamp = tuple[str, int, int]
+
+# What was kept by code that knew other fields cannot be read.
+_SHAPE = [
+    (name, [field.name for field in fields(kind)])
+    for name, kind in vars(model).items()
+    if isinstance(kind, type) and is_dataclass(kind)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +202,7 @@ def _path(settings: Settings) -> Path:
         for k, v in os.environ.items()
         if k not in _OF_SHELLS and not k.startswith(_OF_TOOLS)
     )
-    text = repr((__version__, sys.version, values, environment))
+    text = repr((__version__, sys.version, _SHAPE, values, environment))
     return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pickle"
 
 
