@@ -398,12 +398,15 @@ class Course:
             for entry in log
             if self.notice_at_s is not None
             and self._surroundings.monotonic(entry.at) >= self.notice_at_s
+            and not entry.gave_token
         ]
+        refused = [entry for entry in since if entry.is_refusal]
         self.notice = replace(
             self.notice,
             asked=len(log),
             asked_after=len(since),
-            refused=sum(e.status == 0 or e.status in REFUSALS for e in since),
+            refused=len(refused),
+            refusal=refused[-1].refusal if refused else "",
         )
 
     # --- bounds ---
@@ -441,10 +444,6 @@ class Course:
             f"files below the folder still change {QUIET_BOUND_S:g} s after a save",
             hint="a program that writes for ever has no quiet moment; see --halt run",
         )
-
-
-# Statuses by which a metadata service refuses; 404 means that there is nothing.
-REFUSALS = frozenset({400, 401, 403, 429, 500, 503})
 
 
 def _if_it_lives(act: Callable[[], object]) -> None:

@@ -246,6 +246,7 @@ class NoticePlayed:
     asked: int = 0  # requests of the program, in all
     asked_after: int = 0  # ... once the notice could be read
     refused: int = 0  # ... of these: answered with an error, or not at all
+    refusal: str = ""  # ... in words, the last of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,14 @@ from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
 
 # A reclaim is a little late by the clock of the harness, never early.
 EARLY_S = 0.005
+# What each provider wants of a request before it tells anything.
+_TOKEN = "a session token, fetched with PUT /latest/api/token"
+_WANTS = {
+    "aws": _TOKEN,
+    "alibaba": _TOKEN,
+    "azure": "the header `Metadata: true` and an api-version",
+    "gcp": "the header `Metadata-Flavor: Google`",
+}
 
 
 def judge_interruption(case: Case) -> Iterator[Finding]:
@@ -213,9 +221,13 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
             said = "; it did not ask the metadata service again"
         elif notice.refused == notice.asked_after:
             said = f"; all {notice.refused} requests since were refused"
+            if notice.refusal:
+                said += f" (the last: {notice.refusal})"
+            wants = _WANTS.get(notice.provider)
             hint = (
-                "heed the answers: 401 wants a session token, fetched with PUT"
-                " /latest/api/token; 429 and 5xx want another try"
+                "heed the answers: "
+                + (f"{notice.provider} wants {wants}; " if wants else "")
+                + "429 and 5xx want another try, 404 another path"
             )
     return Finding(
         name,

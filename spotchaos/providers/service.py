@@ -33,6 +33,8 @@ from spotchaos.providers.stories import Story
 
 # A poller that asks ten times a second for a day; older entries are dropped.
 LONGEST_LOG = 1_000_000
+# What a provider notes of a path that its cloud does not have either.
+UNKNOWN_PATH = "unknown path"
 # How often a held request checks that its client is still there, in seconds.
 STILL_THERE_S = 5.0
 
@@ -47,6 +49,24 @@ class Entry:
     path: str
     status: int  # 0: no answer was sent
     note: str = ""
+
+    @property
+    def gave_token(self) -> bool:
+        """Whether it was a token, which says nothing of the machine's end."""
+        return self.method == "PUT" and self.status == 200
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether nothing could be learned from the answer, nor that there is nothing."""
+        is_nothing = self.status == 404 and self.note != UNKNOWN_PATH
+        return not is_nothing and (self.status == 0 or self.status >= 400)
+
+    @property
+    def refusal(self) -> str:
+        """What came of the request, in words."""
+        told = f"{self.status}" if self.status else "no answer"
+        why = f", {self.note}" if self.note else ""
+        return f"{told} to {self.method} {self.path}{why}"
 
     def __str__(self) -> str:
         status = str(self.status) if self.status else "no answer"

@@ -143,6 +143,28 @@ def test_who_is_refused_every_time_did_not_save_for_the_notice(refused, expected
         assert "saved only where it always does; all 3 requests" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("provider", "wants"),
+    [
+        ("aws", "a session token"),
+        ("azure", "the header `Metadata: true`"),
+        ("gcp", "the header `Metadata-Flavor: Google`"),
+        ("tencent", "another path"),
+    ],
+)
+def test_who_is_refused_is_told_what_the_provider_wants(provider, wants):
+    trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    notice = replace(
+        first.notice, provider=provider, refused=3, refusal="400 to GET /x, no header"
+    )
+    trial = replace(trial, attempts=(replace(first, notice=notice), *others))
+    (finding,) = judge(trial, BASELINE).findings
+    assert finding.name == "notice-ignored"
+    assert "(the last: 400 to GET /x, no header)" in finding.message
+    assert wants in finding.hint
+
+
 def test_nobody_can_keep_a_deadline_that_the_provider_does_not_keep():
     trial = noticed(stop=15, deadline_s=1e6, reclaimed_at_s=1.0)
     assert names(judge(trial, BASELINE)) == []

@@ -277,6 +277,20 @@ def test_orders_drive_a_server_at_run_time():
         assert requests.get(f"{order}/log", timeout=5).json() == []
 
 
+def test_an_answer_that_teaches_nothing_is_a_refusal():
+    service = NoticeService(story("aws"), clock=ManualClock())
+    with on_loopback(service) as url:
+        requests.put(f"{url}/latest/api/token", headers={TTL: "60"}, timeout=5)
+        requests.get(url + ACTION, timeout=5)
+        requests.get(url + ACTION + "s", timeout=5)
+        requests.get(url + ACTION, headers={"X-aws-ec2-metadata-token": "x"}, timeout=5)
+    _, _, unknown, bad = service.log
+    assert [entry.gave_token for entry in service.log] == [True, False, False, False]
+    assert [entry.is_refusal for entry in service.log] == [False, False, True, True]
+    assert unknown.refusal == f"404 to GET {ACTION}s, unknown path"
+    assert bad.refusal == f"401 to GET {ACTION}, token unknown"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
