@@ -150,6 +150,11 @@ class Course:
             return Ended.EXITED if was_told and not goes_on else Ended.FINISHED
         return Ended.EXITED if was_told else Ended.FAILED
 
+    @property
+    def whom(self) -> str:
+        """Who gets the signal."""
+        return self._settings.to
+
     def _wait(self, timeout_s: float) -> Halted | Exited | None:
         return self._running.wait(max(0.0, timeout_s))
 

@@ -313,6 +313,11 @@ class RunningAttempt:
         return None if leader is None else leader.pid
 
     @property
+    def over_at_s(self) -> float | None:
+        """When the first process was seen to have ended by itself; None: it did not."""
+        return None if self.exit_code is None else self._ended_at_s
+
+    @property
     def output_tail(self) -> str:
         """The last lines of what the program printed."""
         return tail(self.folder / "output")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.ranks import trained_behind
 from spotchaos.oracles.saves import WRITES
 from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
 
@@ -158,7 +159,8 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
         finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
-        if finished and not begun:
+        # Who was not told cannot react; that they were not is another finding.
+        if finished and not begun and not trained_behind(attempt):
             yield Finding(
                 "not-reached",
                 f"attempt {link.number} finished before the deadline without having"

@@ -6,8 +6,14 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.words import listed, waits_in
+from spotchaos.oracles.words import listed, steps_of, waits_in
 
+# What a launcher can pass on to its ranks before it ends.
+_CATCHABLE = frozenset({"TERM", "INT", "HUP", "USR1", "USR2"})
+# Who may be told alone, and has to tell the others.
+_MESSENGERS = frozenset({"leader", "launcher"})
+# Ranks may take so long to notice that their launcher has gone.
+BEHIND_S = 1.0
 _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
 
 
@@ -57,15 +63,44 @@ def _orphans(case: Case, link: Link) -> Iterator[Finding]:
         return
     usual = {name for run in case.baseline.runs for name in _survivors(run)}
     found = [name for name in _survivors(link.attempt) if name not in usual]
-    if found:
-        yield Finding(
-            "orphans",
-            f"attempt {link.number} was over, and lived on: {listed(found[:3])}",
-            hint="let children die with their parent (daemon=True and join, a pipe whose"
-            " end they notice, PR_SET_PDEATHSIG); a start on the same machine meets them",
-            attempt=link.number,
-            step=link.end,
+    said = f"lived on: {listed(found[:3])}"
+    if not found:
+        steps = trained_behind(link.attempt)
+        if not steps:
+            return
+        said = (
+            f"its ranks, which SIG{link.attempt.signal} to their {link.attempt.whom} did"
+            f" not reach, trained on for {steps_of(steps)}"
         )
+    yield Finding(
+        "orphans",
+        f"attempt {link.number} was over, and {said}",
+        hint="let children die with their parent (daemon=True and join, a pipe whose"
+        " end they notice, PR_SET_PDEATHSIG), and a shell `exec` the program or pass"
+        " signals on; a start on the same machine meets them",
+        attempt=link.number,
+        step=link.end,
+    )
+
+
+def trained_behind(attempt: Attempt) -> int:
+    """Return how many steps ranks did without who alone was told to stop, and had.
+
+    Only of a signal that can be passed on, to the process that started the ranks: where
+    that is killed, or everybody is told, such steps say nothing of the program.
+    """
+    if attempt.signal not in _CATCHABLE or attempt.whom not in _MESSENGERS:
+        return 0
+    if attempt.over_at_s is None:
+        return 0
+    late_s = attempt.over_at_s + BEHIND_S
+    return max(
+        (
+            sum(mark.t_s > late_s for mark in rank.steps)
+            for rank in attempt.trace.ranks.values()
+        ),
+        default=0,
+    )
 
 
 def _survivors(attempt: Attempt) -> list[str]:

@@ -8,6 +8,7 @@ from synthetic import Program
 from spotchaos.findings import breaks
 from spotchaos.model import Ended, Left, Stored
 from spotchaos.oracles import judge
+from spotchaos.oracles.ranks import BEHIND_S
 
 PROGRAM = Program(horizon=24, epoch_steps=8, save_every=4)
 BASELINE = PROGRAM.baseline()
@@ -45,6 +46,45 @@ def test_who_always_lives_on_convicts_nobody():
     usual = {"survivors": ("pid 77: python monitor.py",)}
     given = {**LIVING, "exit_code": 143, "signal": "TERM"}
     assert said(given, usual=usual) == ()
+
+
+def behind(seconds, **changes):
+    """Return what an attempt is like whose leader ended so long before its last step."""
+    last = PROGRAM.trial([13]).attempts[0].trace.ranks[0].steps[-1]
+    given = {
+        "signal": "TERM",
+        "whom": "leader",
+        "ended": Ended.EXITED,
+        "exit_code": -15,
+    }
+    return {**given, "over_at_s": last.t_s - seconds, **changes}
+
+
+@pytest.mark.parametrize("whom", ["leader", "launcher"])
+def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(whom):
+    (finding,) = said(behind(BEHIND_S + 1e-6, whom=whom))
+    assert finding.name == "orphans"
+    assert finding.message == (
+        f"attempt 1 was over, and its ranks, which SIGTERM to their {whom} did not reach,"
+        " trained on for 1 step"
+    )
+    assert "`exec`" in finding.hint
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        behind(BEHIND_S - 1e-6),
+        behind(BEHIND_S + 1, signal="KILL"),
+        behind(BEHIND_S + 1, signal="STOP"),
+        behind(BEHIND_S + 1, whom="all"),
+        behind(BEHIND_S + 1, whom="group"),
+        behind(BEHIND_S + 1, over_at_s=None),
+    ],
+    ids=["soon", "killed", "thawed", "all told", "group told", "never over"],
+)
+def test_steps_behind_an_end_that_nobody_could_pass_on_make_no_orphans(given):
+    assert [f.name for f in said(given) if f.name == "orphans"] == []
 
 
 def test_ranks_that_wait_for_ever_are_named_with_their_line():
