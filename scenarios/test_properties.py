@@ -34,8 +34,9 @@ def test_a_plain_loop_that_saves_everything_survives_any_plan(spotchaos, plan):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @settings(FEW, max_examples=5)
-@given(plan=plans(max_step=50))
+@given(plan=plans(max_step=24))
 def test_the_reference_trainer_survives_any_plan(spotchaos, plan):
     report = spotchaos.run(kill_at=plan)
     assert report.held()
@@ -48,7 +49,8 @@ def test_the_reference_trainer_survives_any_plan(spotchaos, plan):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @settings(FEW, max_examples=3)
-@given(plan=plans(max_step=50, max_interruptions=2))
+@given(plan=plans(max_step=24, max_interruptions=2))
 def test_two_ranks_of_the_reference_trainer_survive_any_plan(spotchaos, plan):
     assert spotchaos.run(kill_at=plan, ranks=2).held()

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from spotchaos import cache
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.confirming import Confirmer
 from spotchaos.course import DEFAULT_GRACE_S
 from spotchaos.errors import HarnessError
 from spotchaos.events import (
@@ -106,8 +108,6 @@ class Campaign:
         self._mechanisms = find_mechanisms()
         self._jobs = settings.jobs or 1
         self._skipper: Skipper | None = None
-        self._shown_fresh: set[str] = set()
-        self._refuted: set[str] = set()  # by fresh processes
         self._skips = True
         self._zygote_lost: str | None = None
         self._not_run: list[Plan] = []
@@ -195,7 +195,6 @@ class Campaign:
         )
         try:
             self._run_trials(ground)
-            self._doubt_refuted()
         finally:
             if view is not None:
                 view.close()
@@ -249,6 +248,7 @@ class Campaign:
     def _run_trials(self, ground: Groundwork) -> None:
         """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
         pinpointer = Pinpointer(ground)
+        confirmer = Confirmer(partial(self._run_fresh, ground))
         queue = list(self._plans)
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             running: set[Future[tuple[Trial, Judgement]]] = set()
@@ -260,7 +260,9 @@ class Campaign:
                             queue = []
                             break
                         number, plan = queue.pop(0)
-                        task = self._trial_task(ground, pinpointer, number, plan)
+                        task = self._trial_task(
+                            ground, pinpointer, confirmer, number, plan
+                        )
                         running.add(pool.submit(task))
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
@@ -271,14 +273,22 @@ class Campaign:
                     future.cancel()
                 ground.stage.workspace.end_all()
                 raise
+        self.done = confirmer.doubt_refuted(self.done)
 
     def _trial_task(
-        self, ground: Groundwork, pinpointer: Pinpointer, number: int, plan: Plan
+        self,
+        ground: Groundwork,
+        pinpointer: Pinpointer,
+        confirmer: Confirmer,
+        number: int,
+        plan: Plan,
     ) -> Callable[[], tuple[Trial, Judgement]]:
         def task() -> tuple[Trial, Judgement]:
             self.tell(PhaseStarted(f"trial {number}", str(plan)))
             trial, judgement = self._try(ground, plan, number)
-            judgement = self._confirm_fresh(ground, plan, trial, judgement)
+            judgement = confirmer.confirm(ground.stage.zygote, trial, plan, judgement)
+            if confirmer.has_refuted:
+                self._skips = False
             is_more_than_a_kill = (
                 self._settings.fault
                 or self._settings.lose == "machine"
@@ -359,39 +369,13 @@ class Campaign:
                 self._zygote_lost = error.message
         return run_trial(replace(stage, zygote=None), plan, number=number)
 
-    def _confirm_fresh(
-        self, ground: Groundwork, plan: Plan, trial: Trial, judgement: Judgement
-    ) -> Judgement:
-        """Have each class of finding shown once by fresh processes alone."""
-        if judgement.verdict is not Verdict.VIOLATED or trial.path != "warm":
-            return judgement
-        with self._lock:
-            new = names_of(judgement) - self._shown_fresh
-            self._shown_fresh |= new
-        if not new:
-            return judgement
+    def _run_fresh(self, ground: Groundwork, trial: Trial, plan: Plan) -> Judgement:
+        """Carry out the plan of a trial again, in fresh processes, and judge that."""
         stage = replace(ground.stage, zygote=None)
         name = f"trial {trial.number} fresh"
         self.tell(PhaseStarted(name, str(plan)))
         fresh = run_trial(stage, plan, number=trial.number, name=name)
-        said = self._judged(ground, fresh, plan)
-        if new <= names_of(said):
-            message = f"a fresh process showed {', '.join(sorted(new))} as well"
-            note = Note("confirmed-cold", message)
-            return replace(judgement, notes=(*judgement.notes, note))
-        self._skips = False
-        self._refuted |= new - names_of(said)
-        return doubted(
-            judgement, f"in fresh processes it showed {sorted(names_of(said))}"
-        )
-
-    def _doubt_refuted(self) -> None:
-        """Let no trial be convicted of what fresh processes did not show elsewhere."""
-        for index, (trial, judgement) in enumerate(self.done):
-            names = names_of(judgement) & self._refuted
-            if names and judgement.verdict is Verdict.VIOLATED and trial.path == "warm":
-                again = doubted(judgement, "another trial was refuted when run fresh")
-                self.done[index] = trial, again
+        return self._judged(ground, fresh, plan)
 
     def _is_too_late_for_a_trial(self) -> bool:
         """Tell whether a trial as long as the longest so far would pass the budget."""

@@ -32,10 +32,11 @@ from spotchaos.report.formats import render
 from spotchaos.report.screen import plain, screen
 from spotchaos.settings import Settings
 
-# One rank; `ranks` starts more of them, as torchrun would.
+# One rank; `ranks` starts more of them, as torchrun would. An epoch has 14 steps then,
+# and seven with two ranks.
 REFERENCE = (
-    *(sys.executable, "-m", "spotchaos.training"),
-    *("--out", "{out}", "--ranks", "1"),
+    *(sys.executable, "-m", "spotchaos.training", "--out", "{out}"),
+    *("--ranks", "1", "--steps", "24", "--samples", "112"),
 )
 CALLING = Path(__file__).parent / "calling.py"
 SPECIMENS = Path(__file__).parent.parent / "specimens"
@@ -61,7 +62,9 @@ def session_of(config: pytest.Config) -> Session:
     if _SESSION not in config.stash:
         factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - scenario items have no fixtures
         session = Session(
-            Groundworks(ready=[SPECIMENS], ready_modules=["spotchaos.training"]),
+            Groundworks(
+                ready=[SPECIMENS], ready_modules=["spotchaos.training"], vouches=True
+            ),
             factory.mktemp("empty", numbered=True),
         )
         config.stash[_SESSION] = session

@@ -95,14 +95,21 @@ class Groundworks:
             that has imported torch, also for their first baseline. Others prove that
             with a fresh run.
         ready_modules: names of modules that are trusted likewise, started by `-m`.
+        vouches: nor is what such a process shows confirmed by fresh ones. The equality
+            of both is shown elsewhere, by `tests/fast/test_equal_verdicts.py`.
     """
 
     def __init__(
-        self, *, ready: Sequence[Path] = (), ready_modules: Sequence[str] = ()
+        self,
+        *,
+        ready: Sequence[Path] = (),
+        ready_modules: Sequence[str] = (),
+        vouches: bool = False,
     ) -> None:
         self._ready = tuple(folder.resolve() for folder in ready)
         self._ready_modules = frozenset(ready_modules)
         self._laid: OrderedDict[Hashable, _Laid] = OrderedDict()
+        self._vouches = vouches
         self._zygotes: dict[Hashable, Zygote] = {}
         self._mechanisms: Mechanisms | None = None
 
@@ -181,7 +188,9 @@ class Groundworks:
             key = (start.interpreter, start.flags, modules, *sorted(kept.items()))
             if key not in self._zygotes:
                 complaints = workspace.scratch / "zygote.err"
-                self._zygotes[key] = Zygote(start, environment, modules, complaints)
+                zygote = Zygote(start, environment, modules, complaints)
+                zygote.is_vouched_for = self._vouches
+                self._zygotes[key] = zygote
         except HarnessError:
             return None
         finally:

@@ -109,8 +109,13 @@ def _of_torchrun(interpreter: str, arguments: Sequence[str]) -> Start | None:
     """Serve a torchrun that does nothing but start N ranks on this machine."""
     rest = list(arguments)
     ranks = 1
+    is_module = False
     while rest and rest[0].startswith("-"):
-        found = _TORCHRUN.match(rest.pop(0))
+        word = rest.pop(0)
+        if word in ("-m", "--module"):
+            is_module = True
+            continue
+        found = _TORCHRUN.match(word)
         if found is None:
             return None
         name, value = found[1].replace("_", "-"), found[2]
@@ -124,9 +129,14 @@ def _of_torchrun(interpreter: str, arguments: Sequence[str]) -> Start | None:
             return None
         if name == "nproc-per-node":
             ranks = int(value)
-    if not rest or not rest[0].endswith(".py"):
+    if not rest:
         return None
-    return Start(interpreter, ("-u",), tuple(rest), script=rest[0], ranks=ranks)
+    flags, argv = ("-u",), tuple(rest)
+    if is_module:
+        return Start(interpreter, flags, argv, module=rest[0], ranks=ranks)
+    if not rest[0].endswith(".py"):
+        return None
+    return Start(interpreter, flags, argv, script=rest[0], ranks=ranks)
 
 
 def _which(name: str, environment: Mapping[str, str], folder: Path) -> Path | None:
@@ -223,6 +233,11 @@ class Zygote:
         is_forecast: `modules` are a guess; it imports them meanwhile, and can be asked
             for nothing until `complete` has said what else.
 
+    Attributes:
+        confirmed: names of findings about its forks that fresh processes showed as well.
+        is_vouched_for: what its forks show needs no confirming: a test has shown that
+            each of its programs is judged alike in fresh processes.
+
     Raises:
         HarnessError: it did not come up, or nothing may be forked from it.
     """
@@ -239,6 +254,8 @@ class Zygote:
         self._lock = threading.Lock()
         self._start = start
         self.gone: str | None = None  # why it can be asked no more
+        self.confirmed: set[str] = set()
+        self.is_vouched_for = False
         self.answer_bound_s = ANSWER_BOUND_S
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
