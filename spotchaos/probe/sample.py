@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from spotchaos.probe import components, streams
+from spotchaos.probe.own_generators import OWN_GENERATORS
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, STRUCTURE
 
@@ -233,7 +234,7 @@ class Sample:
 
     def read_streams(self) -> None:
         """Read the random streams of this moment."""
-        self.rng = streams.read_streams(components.generators())
+        self.rng = streams.read_streams(components.generators(), OWN_GENERATORS.live())
         for name, stream in self.rng.items():
             self.components[name] = streams.fingerprint(stream)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from spotchaos.probe.fingerprint import content_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     # block, next block or None, position
@@ -38,11 +39,12 @@ def digest(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def read_streams(generators: list[Any]) -> dict[str, Stream]:
+def read_streams(generators: list[Any], own: Sequence[Any] = ()) -> dict[str, Stream]:
     """Return all streams that this process has.
 
     Args:
         generators: those of loaders and samplers, in order of creation.
+        own: NumPy's and Python's that the program made, in any order.
     """
     streams: dict[str, Stream] = {}
     module = sys.modules.get("random")
@@ -63,6 +65,8 @@ def read_streams(generators: list[Any]) -> dict[str, Stream]:
             streams["rng.cuda"] = cuda
     if generators:
         streams["rng.generators"] = _read_generators(generators)
+    if own:
+        streams["rng.own"] = _read_own(own)
     return streams
 
 
@@ -127,6 +131,32 @@ def _read_cuda(torch: Any) -> Stream | None:
         parts.append(state[:8])
         position += int.from_bytes(state[8:16], "little")
     return digest(b"".join(parts)), None, position
+
+
+def _read_own(generators: Sequence[Any]) -> Stream:
+    found = {fingerprint(stream): stream for stream in map(_read_one, generators)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return digest(" ".join(sorted(found)).encode()), None, 0
+
+
+def _read_one(generator: Any) -> Stream:
+    if hasattr(generator, "getstate"):
+        return _read_python(generator.getstate())
+    if hasattr(generator, "get_state"):
+        stream = _read_numpy(generator.get_state())
+        if stream is not None:
+            return stream
+    return digest(_spelled(generator.bit_generator.state).encode()), None, 0
+
+
+def _spelled(state: Any) -> str:
+    """Spell the state of a bit generator: numbers, texts and arrays in dicts."""
+    if isinstance(state, dict):
+        return repr([(key, _spelled(state[key])) for key in sorted(state)])
+    if hasattr(state, "tobytes"):
+        return digest(state.tobytes())
+    return repr(state)
 
 
 def _read_generators(generators: list[Any]) -> Stream:

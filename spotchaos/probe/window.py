@@ -20,6 +20,7 @@ from spotchaos.probe.components import (
 )
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
+from spotchaos.probe.own_generators import OWN_GENERATORS
 from spotchaos.probe.phases import Turns
 from spotchaos.probe.sample import KEEPER, Found, Sample
 from spotchaos.probe.saves import SAVES
@@ -346,6 +347,7 @@ class Training:
                 if not SESSION.steps:
                     LIVING.drop_the_dead()
                 AVERAGES.search_objects()
+                OWN_GENERATORS.search()
             working = [index for index, _ in LIVING.working_optimizers()]
             found = Found(self._phases.idle_sets(working))
             sample.fill(found, in_background=in_background, base=base)

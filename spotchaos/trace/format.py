@@ -122,7 +122,7 @@ STATE_COMPONENTS: tuple[str, ...] = (
     "scaler",
     "averages",
 )
-# All four are Mersenne twisters but rng.cuda; the fingerprint of a stream is
+# Those that Python, NumPy and torch share are Mersenne twisters; the fingerprint of one is
 # "block.position": digest of the 624 words, and how many of them are used up. A stream
 # that was moved by a few draws therefore keeps its block or has the one that follows.
 RNG_STREAMS: tuple[str, ...] = (
@@ -131,6 +131,7 @@ RNG_STREAMS: tuple[str, ...] = (
     "rng.torch",
     "rng.cuda",
     "rng.generators",
+    "rng.own",
 )
 # Components of what a step consumed and made.
 STEP_COMPONENTS: tuple[str, ...] = ("batch", "samples", "loss", "gradients")

@@ -191,6 +191,47 @@ def test_an_order_drawn_from_a_lost_stream_is_named_with_it():
     assert "loaders and samplers are as at" in judgement.findings[0].message
 
 
+def of_its_own(rank):
+    """Return the trace of a program whose order is drawn by a generator of its own."""
+    named = {"rng.generators": "rng.own"}
+
+    def renamed(state):
+        if state is None:
+            return None
+        found = {named.get(c, c): value for c, value in state.components.items()}
+        rng = {named.get(c, c): value for c, value in state.rng.items()}
+        return replace(state, components=found, rng=rng)
+
+    return replace(
+        rank,
+        states={step: renamed(state) for step, state in rank.states.items()},
+        saves=tuple(replace(s, state=renamed(s.state)) for s in rank.saves),
+        finish=renamed(rank.finish),
+    )
+
+
+@pytest.mark.parametrize(
+    ("flaw", "expected"),
+    [
+        pytest.param(
+            lost("rng.generators"), ["rng-not-restored", "order-changed"], id="lost"
+        ),
+        pytest.param(Flaw(), [], id="restored"),
+    ],
+)
+def test_a_generator_of_the_programs_own_is_named(flaw, expected):
+    program = Program(dropout_words=0, order="rng.generators")
+    run = program.baseline()
+    baseline = replace(run, runs=tuple(changed(r, ranks=of_its_own) for r in run.runs))
+    trial = program.trial([13], flaw=flaw)
+    attempts = tuple(changed(a, ranks=of_its_own) for a in trial.attempts)
+    judgement = judge(replace(trial, attempts=attempts), baseline)
+    assert names(judgement) == expected
+    for finding in judgement.findings[:1]:
+        assert "the program's own random generators" in finding.message
+        assert "bit_generator.state" in finding.hint
+
+
 def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
     def skipping(rank):
         return replace(rank, counts={**rank.counts, "backward": len(rank.steps) + 3})

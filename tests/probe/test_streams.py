@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
 from spotchaos.probe.fingerprint import ALGORITHM, Digest, reduced, tensor_digest
@@ -66,6 +67,48 @@ def test_generators_are_streams_too():
     before = read_streams([generator])["rng.generators"]
     torch.rand(1, generator=generator)
     assert read_streams([generator])["rng.generators"] != before
+
+
+MAKERS = {
+    "default_rng": "numpy.random.default_rng(5)",
+    "mt19937": "numpy.random.Generator(numpy.random.MT19937(5))",
+    "RandomState": "numpy.random.RandomState(5)",
+    "Random": "random.Random(5)",
+}
+LOOP = """
+import random, numpy, torch
+torch.manual_seed(0)
+class Data:
+    def __init__(self): self.rng = {make}
+def main(moved):
+    data = Data(); net = torch.nn.Linear(2, 2); opt = torch.optim.SGD(net.parameters(), 0.1)
+    drawn = []
+    for step in range(3):
+        drawn += [float(data.rng.random_sample() if hasattr(data.rng, "random_sample")
+                        else data.rng.random()) for _ in range(moved)]
+        opt.zero_grad(); net(torch.ones(1, 2)).sum().backward(); opt.step()
+    return drawn
+"""
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_generator_of_the_programs_own_is_followed_and_not_moved(quick, make):
+    loop = LOOP.format(make=make)
+    ran = quick(loop + "print(main(2))")
+    column = ran.column("rng.own")
+    assert len(set(column)) == 3
+    assert None not in column
+    assert len({*quick(loop + "main(0)").column("rng.own")}) == 1
+    names = {"numpy": np, "random": random, "torch": torch}
+    exec(loop, names)
+    assert ran.out.strip().endswith(str(names["main"](2)))
+    assert not ran.troubles
+
+
+def test_no_generator_is_looked_for_that_the_code_does_not_name(quick):
+    loop = LOOP.format(make="random._inst")
+    ran = quick(loop + "print(main(1))")
+    assert {*ran.column("rng.own")} == {None}
 
 
 def test_the_reduction_depends_on_order_place_and_each_bit():

@@ -1,0 +1,123 @@
+"""Random generators of the program's own: NumPy's and Python's that are not the global ones.
+
+Nothing tells of their making, and looking for them among all objects takes 10 ms. So it
+is done only for a program whose code names their types, where averages are looked for as
+well: at its first sample and after a save.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+from spotchaos.probe.session import SESSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# Module and name of a type -> the names by which code makes one.
+_KINDS = {
+    ("numpy.random", "Generator"): frozenset(("default_rng", "Generator")),
+    ("numpy.random", "RandomState"): frozenset(("RandomState",)),
+    ("random", "Random"): frozenset(("Random",)),
+}
+_MOST_OBJECTS = 2_000_000
+_MOST_KEPT = 64
+
+
+class OwnGenerators:
+    """Those that were alive at the last search."""
+
+    def __init__(self) -> None:
+        # NumPy's take no weak references; each search lets go of those before.
+        self._found: list[Any] = []
+        self._named: set[str] = set()  # makers that the program's code names,
+        self._modules = 0  # ... when so many modules were there
+
+    def search(self) -> None:
+        """Look for generators of the kinds that the program's code names."""
+        self._found = []
+        if self._modules != len(sys.modules):
+            self._modules = len(sys.modules)
+            self._named = _named()
+        kinds = {
+            kind: module
+            for (module, name), makers in _KINDS.items()
+            if (kind := getattr(sys.modules.get(module), name, None)) is not None
+            and makers & self._named
+        }
+        if not kinds:
+            return
+        shared = _shared()
+        for found in gc.get_objects()[:_MOST_OBJECTS]:
+            if type(found) not in kinds or any(found is one for one in shared):
+                continue
+            if len(self._found) == _MOST_KEPT:
+                self._found = []  # so many belong to a library
+                return
+            weak = kinds[type(found)] == "random"
+            self._found.append(weakref.ref(found) if weak else found)
+
+    def live(self) -> list[Any]:
+        """Return them."""
+        found = [f() if isinstance(f, weakref.ref) else f for f in self._found]
+        return [one for one in found if one is not None]
+
+
+OWN_GENERATORS = OwnGenerators()
+
+
+def _shared() -> list[Any]:
+    """Return those that belong to everyone, or to Python's own modules."""
+    modules = sys.modules
+    names = getattr(modules.get("tempfile"), "_name_sequence", None)
+    return [
+        getattr(modules.get("random"), "_inst", None),
+        getattr(modules.get("numpy.random.mtrand"), "_rand", None),
+        getattr(names, "_rng", None),
+    ]
+
+
+def _named() -> set[str]:
+    wanted = frozenset().union(*_KINDS.values())
+    found: set[str] = set()
+    for top in _tops():
+        for code in _nested(top):
+            found.update(wanted.intersection(code.co_names))
+    return found
+
+
+def _nested(code: Any) -> Iterator[Any]:
+    stack = [code]
+    while stack:
+        code = stack.pop()
+        yield code
+        stack += [one for one in code.co_consts if hasattr(one, "co_consts")]
+
+
+def _tops() -> Iterator[Any]:
+    """Yield the code that is at work, the main module's included, and of its neighbours."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code
+        frame = frame.f_back
+    main = sys.modules.get("__main__")
+    script = getattr(main, "__file__", None)
+    folders = {
+        SESSION.orders["folder"],
+        script and os.path.dirname(os.path.abspath(script)),
+    }
+    near = tuple(os.path.join(folder, "") for folder in folders if folder)
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.startswith(near):
+            continue
+        for value in list(vars(module).values()):
+            for one in (value, *(vars(value).values() if type(value) is type else ())):
+                code = getattr(one, "__code__", None)
+                if code is not None:
+                    yield code
