@@ -122,6 +122,17 @@ class Living:
                 found.append(optimizer)
         return list(enumerate(found))
 
+    def separate_optimizers(self) -> list[int]:
+        """Return the indices of working optimizers, a wrapper and what it wraps as one."""
+        found: list[int] = []
+        seen: set[int] = set()
+        for index, optimizer in self.working_optimizers():
+            groups = {id(group) for group in optimizer.param_groups}
+            if not groups & seen:
+                found.append(index)
+            seen |= groups
+        return found
+
     def rivals(self) -> list[list[int]]:
         """Return the indices of optimizers that train the same parameters, by group.
 

@@ -348,8 +348,7 @@ class Training:
                     LIVING.drop_the_dead()
                 AVERAGES.search_objects()
                 OWN_GENERATORS.search()
-            working = [index for index, _ in LIVING.working_optimizers()]
-            found = Found(self._phases.idle_sets(working))
+            found = Found(self._phases.idle_sets(LIVING.separate_optimizers()))
             sample.fill(found, in_background=in_background, base=base)
             KEEPER.keep(found)
             DUMPS.write_state(SESSION.steps)

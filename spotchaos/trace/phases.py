@@ -21,10 +21,12 @@ def settled(trace: RankTrace) -> RankTrace:
     if not any(mark.less for mark in _states(trace)):
         return trace
     spans = _spans(trace.steps)
+    begun = _begun(trace.steps, spans)
+    # At the end all have stepped their last: what counts there is the last step's.
+    last = begun.get(trace.completed - 1, 0)
 
     def settle(state: StateMark) -> StateMark:
-        idle = _idle(state.step, trace.steps, spans)
-        found = state.less.get(idle)
+        found = state.less.get(_idle(begun.get(state.step, last), spans))
         if found is None or trace.finish is None:
             return replace(state, less={})
         return replace(state, components={**state.components, **found}, less={})
@@ -91,16 +93,17 @@ def _spans(steps: tuple[StepMark, ...]) -> dict[int, Span]:
     return spans
 
 
-def _idle(
-    step: int, steps: tuple[StepMark, ...], spans: Mapping[int, Span]
-) -> frozenset[int]:
-    """Return the optimizers that had stepped their last in the state of `step`.
+def _begun(steps: tuple[StepMark, ...], spans: Mapping[int, Span]) -> dict[int, int]:
+    """Return, for the state before each step, when the first of those began that go on."""
+    found: dict[int, int] = {}
+    for mark in reversed(steps):
+        turns = [spans[index][0] for index in mark.by]
+        if mark.step in found:
+            turns.append(found[mark.step])
+        found[mark.step - 1] = min(turns, default=0)
+    return found
 
-    At the end that is told as of the last step: all have stepped theirs then.
-    """
-    later = [mark for mark in steps if mark.step > step] or list(steps[-1:])
-    active = {index for mark in later for index in mark.by}
-    if not active:
-        return frozenset()
-    begun = min(spans[index][0] for index in active)
+
+def _idle(begun: int, spans: Mapping[int, Span]) -> frozenset[int]:
+    """Return the optimizers that had stepped their last before another began."""
     return frozenset(i for i, (_, last) in spans.items() if last < begun)
