@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 
 from spotchaos.clock import Clock
@@ -79,6 +80,7 @@ class Course:
         self.signalled_at_s: float | None = None
         self.notice: NoticePlayed | None = None
         self.notice_at_s: float | None = None
+        self._news_at: datetime | None = None  # by the clock of the service
         self.reclaimed_at_s: float | None = None
         self.stacks = ""
         self.trouble: str | None = None
@@ -387,6 +389,8 @@ class Course:
             if self.notice_at_s is None:
                 self._mark()
                 self.notice_at_s = self.signalled_at_s
+                # A hanging GET is answered then, before anything else is done.
+                self._news_at = notice.readable_at
             name = service.story.signal
             if name is not None:
                 self.signal = name
@@ -401,8 +405,8 @@ class Course:
         since = [
             entry
             for entry in log
-            if self.notice_at_s is not None
-            and self._surroundings.monotonic(entry.at) >= self.notice_at_s
+            if self._news_at is not None
+            and (entry.answered_at or entry.at) >= self._news_at
             and not entry.gave_token
         ]
         refused = [entry for entry in since if entry.is_refusal]

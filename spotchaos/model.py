@@ -244,9 +244,10 @@ class NoticePlayed:
     deadline_at_s: float  # CLOCK_MONOTONIC
     reclaimed: bool  # whether a reclaim follows
     asked: int = 0  # requests of the program, in all
-    asked_after: int = 0  # ... once the notice could be read
+    asked_after: int = 0  # ... answered once the notice could be read
     refused: int = 0  # ... of these: answered with an error, or not at all
     refusal: str = ""  # ... in words, the last of them
+    is_served: bool = False  # over HTTP: whoever heard of it has asked
 
 
 @dataclass(frozen=True, slots=True)

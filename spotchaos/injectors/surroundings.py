@@ -219,6 +219,7 @@ class Surroundings:
             time_scale=self.service.time_scale,
             deadline_at_s=self.monotonic(deadline),
             reclaimed=any(self.is_loss(n) for n in notices),
+            is_served=self.story.provider in PROVIDERS and not self._is_file,
         )
 
     def hold_upload(self, number: int) -> Hold | None:

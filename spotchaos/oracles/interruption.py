@@ -173,7 +173,7 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
         return
     if _came_early(attempt):
         return  # Nobody can keep a deadline that is not kept.
-    if not begun or (_was_refused(attempt) and _are_usual(case, link, begun)):
+    if not begun or (_has_not_heard(attempt) and _are_usual(case, link, begun)):
         if link.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
         yield _ignored(link, saved=bool(begun))
@@ -190,18 +190,21 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
         )
 
 
-def _was_refused(attempt: Attempt) -> bool:
-    """Tell whether it asked after the notice, and was refused every time."""
+def _has_not_heard(attempt: Attempt) -> bool:
+    """Tell whether, after the notice, it asked for nothing or was refused every time."""
     notice = attempt.notice
     if notice is None or attempt.signal is not None:
         return False
-    return 0 < notice.asked_after == notice.refused
+    if not notice.asked_after:
+        return notice.is_served
+    return notice.asked_after == notice.refused
 
 
 def _are_usual(case: Case, link: Link, saves: list[SaveMark]) -> bool:
     """Tell whether saves are those of the uninterrupted run: no answer to a notice."""
     joined = link.joined or 0
-    return all(joined + save.step in case.habit.steps for save in saves)
+    usual = {*case.habit.steps, case.horizon}
+    return all(joined + save.step in usual for save in saves)
 
 
 def _ignored(link: Link, *, saved: bool = False) -> Finding:

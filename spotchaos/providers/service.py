@@ -49,6 +49,7 @@ class Entry:
     path: str
     status: int  # 0: no answer was sent
     note: str = ""
+    answered_at: datetime | None = None  # a hanging GET: long after it came
 
     @property
     def gave_token(self) -> bool:
@@ -380,6 +381,7 @@ class NoticeService:
                 path=f"{request.path}?{query}" if query else request.path,
                 status=response.status if is_answered else 0,
                 note=response.note,
+                answered_at=self.clock.now(),
             )
             self._entries.append(entry)
         if self._on_entry is not None:

@@ -144,6 +144,36 @@ def test_who_is_refused_every_time_did_not_save_for_the_notice(refused, expected
 
 
 @pytest.mark.parametrize(
+    ("asked", "is_served", "words"),
+    [
+        (0, True, "saved only where it always does; it never asked"),
+        (
+            9,
+            True,
+            "saved only where it always does; it did not ask the metadata service",
+        ),
+        (0, False, None),  # a notice may come as a file, and who reads that is unknown
+    ],
+)
+def test_who_asks_for_nothing_did_not_save_for_the_notice(asked, is_served, words):
+    trial = noticed(stop=18, deadline_s=1e8, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    told = replace(first.notice, asked=asked, asked_after=0, is_served=is_served)
+    trial = replace(trial, attempts=(replace(first, notice=told), *others))
+    messages = [finding.message for finding in judge(trial, BASELINE).findings]
+    assert len(messages) == (words is not None)
+    assert all(words in message for message in messages)
+
+
+def test_the_last_save_of_all_is_no_answer_to_a_notice_either():
+    trial = noticed(stop=PLAIN.horizon, deadline_s=1e8, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    notice = replace(first.notice, refused=3)
+    trial = replace(trial, attempts=(replace(first, notice=notice), *others))
+    assert names(judge(trial, BASELINE)) == ["notice-ignored"]
+
+
+@pytest.mark.parametrize(
     ("provider", "wants"),
     [
         ("aws", "a session token"),

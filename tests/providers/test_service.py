@@ -424,9 +424,12 @@ def test_two_hundred_hanging_pollers_are_all_answered_by_one_change():
         for link in asked:
             link.request("GET", path, headers={"Metadata-Flavor": "Google"})
         assert until(lambda: service.held == pollers)
-        service.announce()
+        (notice,) = service.announce()
         found = [link.getresponse().read() for link in asked]
     assert found.count(b"TRUE") == pollers
+    # They had asked before there was anything to hear, and heard of it all the same.
+    assert all(entry.at < notice.readable_at for entry in service.log)
+    assert all(entry.answered_at >= notice.readable_at for entry in service.log)
 
 
 def test_stopping_lets_hanging_pollers_go():
