@@ -25,6 +25,8 @@ _KINDS = {
     ("numpy.random", "RandomState"): frozenset(("RandomState",)),
     ("random", "Random"): frozenset(("Random",)),
 }
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MOST_OBJECTS = 2_000_000
 _MOST_KEPT = 64
 
@@ -115,6 +117,9 @@ def _tops() -> Iterator[Any]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.startswith(near):
+            continue
+        # The folder may hold the whole interpreter, as one with a virtual environment.
+        if file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED):
             continue
         for value in list(vars(module).values()):
             for one in (value, *(vars(value).values() if type(value) is type else ())):
