@@ -25,14 +25,20 @@ from spotchaos.model import (
 )
 
 _DIGITS = re.compile(r"\d+")
+# What uuid, digests and tempfile put into names; each time another.
+_RANDOM = re.compile(
+    r"(?<![0-9A-Za-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"|(?=[a-f]*\d)[0-9a-f]{8,}|tmp[a-z0-9_]{8}(?!_))(?![0-9A-Za-z])"
+)
 _TEMPORARY = re.compile(
     r"[._-]?(tmp|temp|part|partial|incomplete)[._#-]*$", re.IGNORECASE
 )
 
 
 def pattern_of(path: str) -> str:
-    """Return a path with every number in it replaced by `#`, and no temporary suffix."""
-    return _TEMPORARY.sub("", _DIGITS.sub("#", path)).removeprefix("./")
+    """Return a path with `#` for each number or random name, and no temporary suffix."""
+    path = _DIGITS.sub("#", _RANDOM.sub("#", path))
+    return _TEMPORARY.sub("", path).removeprefix("./")
 
 
 # Kinds of requests that put an object into a store.

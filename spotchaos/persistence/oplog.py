@@ -269,12 +269,13 @@ def _file_op(line: Mapping[str, Any]) -> FileOp:
 
 # What tempfile, safetensors and mkstemp add, and process ids: 6 or more letters and
 # digits of mixed kind, or 3 or more digits that stand after a dot in a hidden name.
+_TEMPORARY = ("tmp", "partial")
 _RANDOM = re.compile(r"(?=[A-Za-z_]*[0-9A-Z])[A-Za-z0-9_]{6,}")
 
 
 def _plain_name(name: str, known: dict[str, str]) -> str:
-    is_temporary = name.startswith((".", "tmp", "_tmp")) or "tmp" in name.lower()
-    if not is_temporary:
+    words = name.lower()
+    if not name.startswith(".") and not any(word in words for word in _TEMPORARY):
         return name
 
     def stand_in(found: re.Match[str]) -> str:

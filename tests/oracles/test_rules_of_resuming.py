@@ -215,6 +215,21 @@ def test_one_pattern_stands_for_all_steps_and_temporary_names():
     assert pattern_of("out/template.pt") == "out/template.pt"
 
 
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("a/zarr.07c2a91f1d5b4e0f8b3c1a2d4e5f6071.partial", "a/zarr.#"),
+        ("a/0b9c54a0-7e1f-4c1e-9d7a-1f2e3d4c5b6a.pt", "a/#.pt"),
+        ("out/tmp1ab_x9qz.pt", "out/#.pt"),
+        ("out/feedback.pt", "out/feedback.pt"),  # a word, not a number
+        ("out/tmp.pt", "out/tmp.pt"),
+        ("out/tmp_weights_of_all.pt", "out/tmp_weights_of_all.pt"),
+    ],
+)
+def test_random_names_are_one_pattern(path, pattern):
+    assert pattern_of(path) == pattern
+
+
 # -- resumes that do not come off --------------------------------------------------------
 
 

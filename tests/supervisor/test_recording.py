@@ -185,9 +185,12 @@ def test_the_exit_status_comes_back(bench):
     assert os.waitstatus_to_exitcode(status) == 7
 
 
-def test_a_second_run_has_the_same_digest_though_its_temporary_names_differ(bench):
+@pytest.mark.parametrize("form", [".tmp{}A1", "zarr.{}0a.partial"])
+def test_a_second_run_has_the_same_digest_though_its_temporary_names_differ(
+    bench, form
+):
     def program():
-        name = f".tmp{os.urandom(4).hex()}A1"
+        name = form.format(os.urandom(4).hex())
         (bench.root / name).write_bytes(b"x")
         os.replace(bench.root / name, bench.root / "final")
         return 0
