@@ -178,11 +178,13 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
             return  # It stopped training, and was still on its way out.
         yield _ignored(link, saved=bool(begun))
     elif not _was_whole(case, link):
+        # A machine that is taken away has no status; what was raised before, it has.
+        said = f" ({ending_of(attempt)})" if exception_of(attempt) else ""
         yield Finding(
             "deadline-missed",
             f"after {_warning(attempt)} attempt {link.number} began a save, and no"
             f" checkpoint of that step or a later one was whole when the machine went"
-            f"{_used(attempt, begun, warned_at_s)} ({ending_of(attempt)})",
+            f"{_used(attempt, begun, warned_at_s)}{said}",
             hint="make the save shorter than the grace window: write to the local disk"
             " first, leave out what can be computed again",
             attempt=link.number,

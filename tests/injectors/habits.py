@@ -59,12 +59,12 @@ def save(step):
     try:
         with open(path + ".tmp", "wb") as file:
             file.write(content)
+        if "sluggish" in HABITS and stopped:
+            PAUSE.wait(60)  # stands for a slow disk
         os.replace(path + ".tmp", path)
     except OSError:
         if "goes-on" not in HABITS:
             raise
-    if "sluggish" in HABITS and stopped:
-        PAUSE.wait(60)  # stands for a slow disk
     for one in checkpoints()[:-2]:
         os.remove(one)
 
