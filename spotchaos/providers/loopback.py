@@ -138,6 +138,11 @@ class LoopbackServer:
             self._under_way += 1
         try:
             return self._app(environ, start_response)
+        except OSError as error:
+            # Chunks that break off, as of a program that was killed while it sent them.
+            if isinstance(error, ConnectionError) or not is_chunked(environ):
+                raise
+            raise drop(environ, is_reset=False) from error
         finally:
             with self._idle:
                 self._under_way -= 1
@@ -173,6 +178,11 @@ def connection(environ: WSGIEnvironment) -> socket.socket:
     return sock
 
 
+def is_chunked(environ: WSGIEnvironment) -> bool:
+    """Tell whether the body comes in chunks, without a length."""
+    return bool(environ.get("wsgi.input_terminated"))
+
+
 def read_body(environ: WSGIEnvironment) -> bytes:
     """Return the body of a request, in chunks or not, of LONGEST_BODY bytes at most.
 
@@ -180,7 +190,7 @@ def read_body(environ: WSGIEnvironment) -> bytes:
     """
     length = environ.get("CONTENT_LENGTH") or "0"
     left = LONGEST_BODY
-    if not environ.get("wsgi.input_terminated"):
+    if not is_chunked(environ):
         # More digits than these are too many bytes, and int() has a limit of its own.
         left = int(length[:9]) if length.isdecimal() else 0
     left = min(left, LONGEST_BODY)

@@ -4,6 +4,7 @@ import http.client
 import io
 import re
 import signal
+import socket
 import subprocess
 import sys
 from urllib.parse import urlsplit
@@ -169,6 +170,22 @@ def test_an_upload_that_is_cut_leaves_no_object(store, client):
         put(client, b"x" * 300_000)
     assert keys(store) == []
     assert operations(store) == [("PutObject", "s3-cut")]
+
+
+@pytest.mark.parametrize("chunk", ["ZZ\r\nabc", "5\r\nab", ""])
+def test_a_client_that_leaves_amid_its_chunks_leaves_no_object_and_no_word(
+    store, capfd, chunk
+):
+    place = urlsplit(store.base_url)
+    with socket.create_connection((place.hostname, place.port), timeout=10) as client:
+        client.sendall(
+            b"PUT /bucket/key HTTP/1.1\r\nHost: x\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n" + chunk.encode()
+        )
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
+    assert keys(store) == []
+    assert capfd.readouterr().err == ""
 
 
 def test_a_part_that_is_cut_is_sent_again(store, make_client):
