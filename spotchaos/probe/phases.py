@@ -32,6 +32,11 @@ class Turns:
             for index in indices:
                 spans.setdefault(index, [turn, turn])[1] = turn
 
+    @property
+    def has_window(self) -> bool:
+        """Whether any stepped since the last `take_window`."""
+        return bool(self._window)
+
     def take_window(self) -> dict[int, list[int]]:
         """Return who stepped since the last call: index -> first and last turn."""
         window, self._window = self._window, {}

@@ -88,6 +88,7 @@ def _write_saved_state(number: int) -> None:
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
         TRAINING.search_again()
         TRAINING.write_sample(TRAINING.sampled(), at="save", n=number)
+        TRAINING.note_saved()
 
 
 def _before_fork() -> None:

@@ -217,6 +217,22 @@ class Training:
         if last is not None:
             self.closings[last] = self.closings.get(last, 0) + 1
 
+    def note_saved(self) -> None:
+        """Leave out of the window what other optimizers have applied before a save.
+
+        Where optimizers take turns by epochs, whoever resumes from that save begins the
+        step that is counted after it.
+        """
+        if not self._phases.has_window:
+            return
+        self.settle()
+        self._forwards = [f for f in self._forwards if not f.reached]
+        self._losses = [
+            loss for loss in self._losses if not any(f.reached for f in loss.forwards)
+        ]
+        self._fallback = None
+        self._gradients = None
+
     def _is_step(self, index: int) -> bool:
         # The one that counts may be made only after another stood in for it and stepped.
         return (

@@ -125,7 +125,7 @@ def test_an_error_of_the_probe_is_a_note_and_no_more(quick):
         import torch
         from spotchaos.probe import window
         class Broken:
-            def __init__(self): raise ZeroDivisionError("ours")
+            def __init__(self, *_): raise ZeroDivisionError("ours")
         window.Found = Broken
         net = torch.nn.Linear(2, 2)
         opt = torch.optim.SGD(net.parameters(), 0.1)

@@ -225,3 +225,40 @@ def test_a_teacher_that_was_trained_first_is_no_part_of_the_state(quick, resumed
 def spelled(trace, line):
     attempt = Attempt(2, (), Ended.FINISHED, 0, trace, 1.0)
     return spelled_as({0: line.table}, attempt).trace.ranks[0]
+
+
+BY_EPOCHS = """
+import torch
+torch.manual_seed(0)
+made, told = torch.nn.Linear(2, 2), torch.nn.Linear(2, 3)
+first = torch.optim.Adam(told.parameters(), 0.1)
+second = torch.optim.Adam(made.parameters(), 0.1)
+parts = [made, told, first, second]
+def epoch(number):
+    opt = second if number % 2 else first
+    for step in range(2):
+        x = torch.full((3, 2), number + step / 2)
+        opt.zero_grad(); told(made(x)).square().mean().backward(); opt.step()
+def run(epochs):
+    for number in epochs:
+        epoch(number)
+        torch.save([part.state_dict() for part in parts], f"{number}.pt")
+"""
+
+
+@pytest.mark.parametrize("saved", [0, 1, 2])
+def test_where_optimizers_take_turns_by_epochs_a_state_is_that_of_the_save(
+    quick, saved
+):
+    whole = quick(BY_EPOCHS + "run(range(5))\n", main_optimizer=0)
+    load = (
+        f"for part, state in zip(parts, torch.load('{saved}.pt')):\n"
+        "    part.load_state_dict(state)\n"
+    )
+    again = quick(BY_EPOCHS + load + f"run(range({saved + 1}, 5))\n", main_optimizer=0)
+    joined = len(whole.steps) - len(again.steps)
+    assert joined == (2, 2, 4)[saved]
+    for component in ("weights", "optimizer", "rates"):
+        assert again.column(component) == whole.column(component)[joined:], component
+    for component in ("batch", "loss", "gradients"):
+        assert again.consumed(component) == whole.consumed(component)[joined:]
