@@ -140,14 +140,16 @@ class AwsMetadata:
 
     def _look_up(self, path: str, now: datetime) -> Response:
         tree = self._tree(now)
-        if path in tree:
-            return Response(body=tree[path].encode(), headers=SERVER)
+        # botocore asks for `placement/availability-zone/`, and gets it.
+        item = path.rstrip("/")
+        if item in tree:
+            return Response(body=tree[item].encode(), headers=SERVER)
         names = _listing(tree, path)
         if names:
             # botocore takes the role's name as it comes: it has no line of its own.
             end = "" if path.endswith("/security-credentials/") else "\n"
             return Response(body=("\n".join(names) + end).encode(), headers=SERVER)
-        note = "" if path in self._known() else "unknown path"
+        note = "" if item in self._known() else "unknown path"
         return replace(self.refusal(404), note=note)
 
     def _tree(self, now: datetime) -> dict[str, str]:
@@ -226,9 +228,8 @@ class AwsMetadata:
             "spot/instance-action",
             "spot/termination-time",
             "spot",
-            "spot/",
             "events/recommendations/rebalance",
-            "events/recommendations/",
+            "events/recommendations",
             "autoscaling/target-lifecycle-state",
         )
         return {self.ROOT + name for name in names}

@@ -128,6 +128,14 @@ def test_a_listing_has_one_name_a_line(play):
     assert wire.get(ROOT + "spot/").text == "instance-action\ntermination-time\n"
 
 
+def test_an_item_answers_with_a_slash_after_it_too(play):
+    wire = play("aws")
+    zone = wire.get(ROOT + "placement/availability-zone/")  # as botocore asks
+    assert (zone.status_code, zone.text) == (200, "us-east-1a")
+    assert wire.get(ROOT + "spot/instance-action/").json()["action"] == "terminate"
+    assert wire.get(ROOT + "placement/nothing/").status_code == 404
+
+
 def test_the_spot_folder_is_absent_with_its_items(play):
     wire = play("aws", announce=False)
     assert "spot/" not in wire.get(ROOT).text.splitlines()
