@@ -171,7 +171,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
-    elif link.starts_afresh and link.previous_end and not case.habit.steps:
+    elif _starts_over(link) and link.previous_end and not case.habit.steps:
         yield _no_checkpoint(link)
     elif case.max_lost_steps is not None and link.lost > case.max_lost_steps:
         yield Finding(
@@ -182,6 +182,11 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
+
+
+def _starts_over(link: Link) -> bool:
+    """Whether an attempt began at step 0, of which alone there may be a checkpoint."""
+    return link.joined == 0 and not any(save.step for save in link.saved)
 
 
 def _no_checkpoint(link: Link) -> Finding:

@@ -64,7 +64,8 @@ class Saved:
 class Habit:
     """How the baseline saves: what every whole resume point has.
 
-    `steps` are those at which the baseline saved one before its last step; `writes` is
+    `steps` are those at which the baseline saved one between its first step and its
+    last (what is saved before any step, as by a rate finder, saves nobody any); `writes` is
     what each save puts into a store, see `writes_per_save`.
     """
 
@@ -97,7 +98,7 @@ def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
         patterns=wanted,
         writers=frozenset.intersection(*writers) if writers else frozenset(),
         parts=frozenset.intersection(*parts) if parts else frozenset(),
-        steps=tuple(s for s in sorted(points) if s < trace.completed),
+        steps=tuple(s for s in sorted(points) if 0 < s < trace.completed),
     )
 
 

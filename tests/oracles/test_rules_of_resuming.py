@@ -155,6 +155,30 @@ def test_no_checkpoint_is_said_only_of_a_program_that_never_saves():
     assert names(judge(PLAIN.trial([3]), BASELINE)) == []
 
 
+def saved_at_0(rank):
+    """Return a trace with a save before its first step, as a rate finder makes one."""
+    if not rank.states:
+        return rank
+    save = SaveMark(0, 0, ("ckpt-0.pt",), rank.states[0], 0.5, 0.6)
+    return replace(rank, saves=(save, *rank.saves))
+
+
+@pytest.mark.parametrize(
+    ("save_every", "expected"),
+    [
+        pytest.param(99, ["no-checkpoint"], id="and-never-again"),
+        pytest.param(4, [], id="and-later-too"),
+    ],
+)
+def test_a_save_before_the_first_step_is_no_checkpoint(save_every, expected):
+    program = Program(save_every=save_every)
+    run = changed(program.baseline().first, ranks=saved_at_0)
+    baseline = replace(program.baseline(), runs=(run, run))
+    trial = program.trial([13])
+    attempts = tuple(changed(a, ranks=saved_at_0) for a in trial.attempts)
+    assert names(judge(replace(trial, attempts=attempts), baseline)) == expected
+
+
 def test_a_program_that_saves_only_at_its_end_has_no_checkpoint():
     program = Program(save_every=24)
     assert names(judge(program.trial([13]), program.baseline())) == ["no-checkpoint"]
