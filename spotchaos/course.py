@@ -154,8 +154,10 @@ class Course:
 
     @property
     def whom(self) -> str:
-        """Who gets the signal."""
-        return self._settings.to
+        """Who gets the signal, in the words of `--to`, or "ours": no program's doing."""
+        is_ours = self._settings.ranks is not None
+        told = self._settings.to
+        return "ours" if is_ours and told in {"leader", "launcher"} else told
 
     def _wait(self, timeout_s: float) -> Halted | Exited | None:
         return self._running.wait(max(0.0, timeout_s))

@@ -265,7 +265,7 @@ class Attempt:
     reached: bool = True  # False: the planned kill point was never reached
     signal: str | None = None
     signalled_step: int | None = None
-    whom: str = "all"  # who got the signal, as in `--to`
+    whom: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
     started_at_s: float = 0.0  # CLOCK_MONOTONIC
     over_at_s: float | None = None  # ... when the first process had ended by itself
     notice_at_s: float | None = None

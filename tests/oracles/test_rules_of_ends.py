@@ -79,9 +79,18 @@ def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(whom):
         behind(BEHIND_S + 1, signal="STOP"),
         behind(BEHIND_S + 1, whom="all"),
         behind(BEHIND_S + 1, whom="group"),
+        behind(BEHIND_S + 1, whom="ours"),
         behind(BEHIND_S + 1, over_at_s=None),
     ],
-    ids=["soon", "killed", "thawed", "all told", "group told", "never over"],
+    ids=[
+        "soon",
+        "killed",
+        "thawed",
+        "all told",
+        "group told",
+        "ours told",
+        "never over",
+    ],
 )
 def test_steps_behind_an_end_that_nobody_could_pass_on_make_no_orphans(given):
     assert [f.name for f in said(given) if f.name == "orphans"] == []
