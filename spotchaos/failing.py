@@ -44,6 +44,13 @@ _ALWAYS = (
             " command, or run spotchaos itself as that user"
         ),
     ),
+    (
+        re.compile(r"current process has\s+finished its bootstrapping phase"),
+        (
+            "a process that is spawned (a loader's worker) runs the script anew: put what"
+            " trains below 'if __name__ == \"__main__\":'"
+        ),
+    ),
 )
 
 

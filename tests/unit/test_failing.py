@@ -82,3 +82,15 @@ def test_an_option_of_ours_behind_the_command_is_noticed(words, hint):
     said = "train.py: error: unrecognized arguments: " + " ".join(words)
     attempt = failed(said, command=("python", "train.py", *words))
     assert hint in failure_of(attempt, 60.0, allow_network=False).hint
+
+
+def test_a_script_that_its_own_workers_run_anew_is_told_where_to_begin():
+    said = (
+        "RuntimeError: An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.\n"
+        "RuntimeError: DataLoader worker (pid(s) 13) exited unexpectedly"
+    )
+    finding = failure_of(failed(said), 60.0, allow_network=False)
+    assert "__main__" in finding.hint
+    other = failed("RuntimeError: DataLoader worker (pid(s) 13) exited unexpectedly")
+    assert "__main__" not in failure_of(other, 60.0, allow_network=False).hint
