@@ -44,15 +44,21 @@ def note_interruption(case: Case) -> Iterator[Note]:
         if notice is None:
             continue
         real_s = notice.grace_s / notice.time_scale
-        asked = "never asked" if not notice.asked else f"asked {notice.asked} times"
+        asked = "never asked"
+        if notice.asked:
+            asked = f"asked {_times(notice.asked)}"
         if notice.refused:
-            asked += f", of which {notice.refused} were refused"
+            asked += f", and was refused {_times(notice.refused)} after the notice"
         yield Note(
             "notice-played",
             f"{notice.story} gave {notice.grace_s:g} s, played in {real_s:.3g} s (time"
             f" scale {notice.time_scale:.3g}); the program {asked}",
             attempt=link.number,
         )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _faults_not_reached(link: Link) -> Iterator[Finding]:
@@ -228,6 +234,8 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
             said = "; it did not ask the metadata service again"
         elif notice.refused == notice.asked_after:
             said = f"; all {notice.refused} requests since were refused"
+            if notice.refused == 1:
+                said = "; its one request since was refused"
             if notice.refusal:
                 said += f" (the last: {notice.refusal})"
             wants = _WANTS.get(notice.provider)

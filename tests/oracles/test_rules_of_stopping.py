@@ -167,6 +167,24 @@ def test_who_asks_for_nothing_did_not_save_for_the_notice(asked, is_served, word
     assert all(words in message for message in messages)
 
 
+@pytest.mark.parametrize(
+    ("asked", "refused", "words"),
+    [
+        (0, 0, "the program never asked"),
+        (1, 0, "the program asked once"),
+        (9, 1, "the program asked 9 times, and was refused once after the notice"),
+        (9, 3, "the program asked 9 times, and was refused 3 times after the notice"),
+    ],
+)
+def test_the_note_of_a_notice_says_how_often_was_asked(asked, refused, words):
+    trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    told = replace(first.notice, asked=asked, refused=refused)
+    trial = replace(trial, attempts=(replace(first, notice=told), *others))
+    (note,) = (n for n in judge(trial, BASELINE).notes if n.name == "notice-played")
+    assert note.message.endswith(words)
+
+
 def test_the_last_save_of_all_is_no_answer_to_a_notice_either():
     trial = noticed(stop=PLAIN.horizon, deadline_s=1e8, reclaimed_at_s=1e9)
     first, *others = trial.attempts
