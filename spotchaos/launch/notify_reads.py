@@ -36,8 +36,9 @@ def question(context: Context, request: Request) -> dict[str, Any] | None:
         return None
     opens = request.name in ("open", "openat")
     flags = request.args[1 if request.name == "open" else 2] if opens else 0
-    if opens and flags & os.O_ACCMODE == os.O_WRONLY:
-        return None
+    anew = os.O_CREAT | os.O_TRUNC
+    if opens and (flags & os.O_ACCMODE == os.O_WRONLY or flags & anew == anew):
+        return None  # what lies there is not read, even if it is opened for both
     try:
         if not read_path(request.tid, address):
             return None

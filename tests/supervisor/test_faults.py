@@ -101,6 +101,23 @@ def test_what_a_resume_reads_is_observed_whoever_reads(bench):
     assert ("read", "ckpt") in asked
 
 
+@supervised
+@pytest.mark.parametrize("mode", ["wb", "w+b"])
+def test_what_an_open_empties_is_not_read_though_it_could_be(bench, mode):
+    (bench.root / "tmp").write_bytes(b"a leftover")
+    (bench.root / "last").write_bytes(b"a checkpoint")
+
+    def program():
+        with open(bench.root / "last", "r+b"), open(bench.root / "tmp", mode) as file:
+            file.write(b"new")
+        return 0
+
+    _, history = bench.record(program, observe_reads=True)
+    asked = [(op.text, op.path) for op in history.ops if op.kind == "question"]
+    assert ("read", "last") in asked
+    assert ("read", "tmp") not in asked
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_named_fault_is_a_rule_that_survives_its_text(fault):
     rule = rule_for(fault, 2, onwards=True, path="*.pt")
