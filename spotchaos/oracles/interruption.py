@@ -67,10 +67,14 @@ def _faults_not_reached(link: Link) -> Iterator[Finding]:
             made = f"attempt {link.number} made no such operation on a checkpoint"
             if struck.kind == "store":
                 made = "no attempt asked its object store for so many such operations"
+            hint = "name an earlier one, or `:last` for the last save"
+            if struck.fault.partition(":")[2] in ("", "1", "1+"):
+                made = made.replace("so many such operations", "such an operation")
+                hint = "name a fault of what the program does do; none comes earlier"
             yield Finding(
                 "not-reached",
                 f"the fault {struck.fault!r} never struck: {made}",
-                hint="name an earlier one, or `:last` for the last save",
+                hint=hint,
                 attempt=link.number,
                 step=link.end,
             )

@@ -49,6 +49,23 @@ def test_what_a_fault_that_never_struck_would_explain_keeps_its_name():
     assert found == ["not-reached", "optimizer-not-restored"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "words", "hint"),
+    [
+        ("s3-error-body", "for such an operation", "what the program does do"),
+        ("s3-cut:1+", "for such an operation", "what the program does do"),
+        ("s3-cut:11", "for so many such operations", "name an earlier one"),
+    ],
+)
+def test_a_first_operation_that_never_came_has_none_before_it(fault, words, hint):
+    trial = PLAIN.trial([13])
+    one = changed(trial.attempts[0], struck=(Struck(fault, "store", 0),))
+    told = replace(trial, attempts=(one, *trial.attempts[1:]))
+    (finding,) = (f for f in judge(told, BASELINE).findings if f.name == "not-reached")
+    assert finding.message.endswith(words)
+    assert hint in finding.hint
+
+
 def refused(attempt):
     """Return an attempt that failed before its first step, since its store refused it."""
     fault = Struck("s3-403:5", "store", 1, 1e9, "bucket/ckpt-12.pt")
