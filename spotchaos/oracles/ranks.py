@@ -87,20 +87,19 @@ def trained_behind(attempt: Attempt) -> int:
     """Return how many steps ranks did without who alone was told to stop, and had.
 
     Only of a signal that can be passed on, to the process that started the ranks: where
-    that is killed, or everybody is told, such steps say nothing of the program.
+    that is killed, or everybody is told, such steps say nothing of the program. The
+    first of them may have been under way: a signal that was passed on waits for its end.
     """
     if attempt.signal not in _CATCHABLE or attempt.whom not in _MESSENGERS:
         return 0
     if attempt.over_at_s is None:
         return 0
     late_s = attempt.over_at_s + BEHIND_S
-    return max(
-        (
-            sum(mark.t_s > late_s for mark in rank.steps)
-            for rank in attempt.trace.ranks.values()
-        ),
-        default=0,
+    late = (
+        sum(mark.t_s > late_s for mark in rank.steps)
+        for rank in attempt.trace.ranks.values()
     )
+    return max(0, max(late, default=0) - 1)
 
 
 def _survivors(attempt: Attempt) -> list[str]:

@@ -49,8 +49,8 @@ def test_who_always_lives_on_convicts_nobody():
 
 
 def behind(seconds, **changes):
-    """Return what an attempt is like whose leader ended so long before its last step."""
-    last = PROGRAM.trial([13]).attempts[0].trace.ranks[0].steps[-1]
+    """Return an attempt whose leader ended so long before the last step but one."""
+    last = PROGRAM.trial([13]).attempts[0].trace.ranks[0].steps[-2]
     given = {
         "signal": "TERM",
         "whom": "leader",
