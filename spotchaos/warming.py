@@ -14,7 +14,7 @@ from spotchaos.oracles.saves import pattern_of
 from spotchaos.stage import Stage
 from spotchaos.trial import main_rank
 
-UNSEEDED = ("rng.python", "rng.numpy")
+UNSEEDED = ("rng.python", "rng.numpy", "rng.own")
 
 
 class Warming:
@@ -82,7 +82,8 @@ class Warming:
 def unlike(first: Attempt, second: Attempt) -> str | None:
     """Return where a forked run is not the fresh one; None if it is, in every mark.
 
-    Streams that no program need seed (Python's, numpy's) differ between fresh runs too.
+    Streams that no program need seed (Python's, numpy's, those of its own generators)
+    differ between fresh runs too.
     """
     if first.ended is not second.ended or first.exit_code != second.exit_code:
         return f"it {second.ended} with status {second.exit_code}"

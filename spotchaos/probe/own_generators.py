@@ -37,6 +37,7 @@ class OwnGenerators:
     def __init__(self) -> None:
         # NumPy's take no weak references; each search lets go of those before.
         self._found: list[Any] = []
+        self._foreign: list[Any] = []  # generators that belong to libraries
         self._named: set[str] = set()  # makers that the program's code names,
         self._modules = 0  # ... when so many modules were there
 
@@ -54,15 +55,22 @@ class OwnGenerators:
         }
         if not kinds:
             return
-        shared = _shared()
-        for found in gc.get_objects()[:_MOST_OBJECTS]:
-            if type(found) not in kinds or any(found is one for one in shared):
-                continue
-            if len(self._found) == _MOST_KEPT:
-                self._found = []  # so many belong to a library
-                return
-            weak = kinds[type(found)] == "random"
-            self._found.append(weakref.ref(found) if weak else found)
+        foreign = {id(one) for one in (*_shared(), *self._foreign)}
+        alive = [
+            found
+            for found in gc.get_objects()[:_MOST_OBJECTS]
+            if type(found) in kinds and id(found) not in foreign
+        ]
+        if len(alive) > _MOST_KEPT:
+            return  # so many belong to a library
+        if alive:
+            libraries = _of_libraries(alive)
+            self._foreign += libraries
+            foreign = {id(one) for one in libraries}
+        for found in alive:
+            if id(found) not in foreign:
+                weak = kinds[type(found)] == "random"
+                self._found.append(weakref.ref(found) if weak else found)
 
     def live(self) -> list[Any]:
         """Return them."""
@@ -82,6 +90,28 @@ def _shared() -> list[Any]:
         getattr(modules.get("numpy.random.mtrand"), "_rand", None),
         getattr(names, "_rng", None),
     ]
+
+
+def _of_libraries(generators: list[Any]) -> list[Any]:
+    """Return those that a module or a class of installed code keeps, as sympy does.
+
+    They are seeded as the library likes, and nobody would save them.
+    """
+    kept: set[int] = set()
+    for referrer in gc.get_referrers(*generators):
+        if not isinstance(referrer, dict):
+            continue
+        # A module's names tell its own; a class's, the module that it is of.
+        owner = referrer.get("__module__") or referrer.get("__name__")
+        module = sys.modules.get(owner) if isinstance(owner, str) else None
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and _is_installed(file):
+            kept.update(map(id, referrer.values()))
+    return [one for one in generators if id(one) in kept]
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
 
 
 def _named() -> set[str]:
@@ -119,7 +149,7 @@ def _tops() -> Iterator[Any]:
         if not isinstance(file, str) or not file.startswith(near):
             continue
         # The folder may hold the whole interpreter, as one with a virtual environment.
-        if file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED):
+        if _is_installed(file):
             continue
         for value in list(vars(module).values()):
             for one in (value, *(vars(value).values() if type(value) is type else ())):

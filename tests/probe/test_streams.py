@@ -105,6 +105,23 @@ def test_a_generator_of_the_programs_own_is_followed_and_not_moved(quick, make):
     assert not ran.troubles
 
 
+# As sympy does, which torch imports: at the top of a module and in a class, unseeded.
+LIBRARY = """
+import os, sys
+os.makedirs("site-packages", exist_ok=True)
+with open("site-packages/symbols.py", "w") as file:
+    file.write("import random; rng = random.Random()\\nclass Dummy: own = random.Random()")
+sys.path.insert(0, os.path.abspath("site-packages"))
+import symbols
+"""
+
+
+def test_generators_that_a_library_keeps_are_not_followed(quick):
+    program = LOOP.format(make=MAKERS["Random"]) + "main(2)"
+    alone = quick(program).column("rng.own")
+    assert quick(LIBRARY + program).column("rng.own") == alone
+
+
 def test_no_generator_is_looked_for_that_the_code_does_not_name(quick):
     loop = LOOP.format(make="random._inst")
     ran = quick(loop + "print(main(1))")
