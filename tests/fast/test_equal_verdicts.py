@@ -111,12 +111,28 @@ def test_skipping_what_is_known_changes_no_verdict(tmp_path, name):
     assert few < many
 
 
+OF_KILLS = {"promise", "max-lost-steps", "seed-program"}
+
+
+def is_shown_by_kills(row):
+    return row.ranks is None and set(row.options) <= OF_KILLS
+
+
 def mutants():
     """Yield what kills at steps show: the same plans can be carried out in each way."""
     for name, row in read_table().items():
-        kills = set(row.options) <= {"promise", "max-lost-steps", "seed-program"}
-        if row.mutant is not None and not row.explore and row.ranks is None and kills:
+        if row.mutant is not None and not row.explore and is_shown_by_kills(row):
             yield pytest.param(row, id=name)
+
+
+def others():
+    """Yield both programs of what signals, notices, faults or several ranks show."""
+    for name, row in read_table().items():
+        if row.explore or is_shown_by_kills(row):
+            continue
+        for program in (row.mutant, row.mended):
+            if program is not None:
+                yield pytest.param(row, program, id=f"{program.parent.name}-{name}")
 
 
 @pytest.mark.slow
@@ -144,6 +160,25 @@ def test_every_way_of_carrying_out_convicts_alike(tmp_path, monkeypatch, row):
     told = decided if row.name == "torn_snapshot" else said
     assert told(quick) == told(whole) == told(fresh)
     assert quick.verdict == whole.verdict == fresh.verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("row", "program"), list(others()))
+def test_what_is_more_than_a_kill_is_judged_alike(tmp_path, monkeypatch, row, program):
+    def outcome(way):
+        folder = tmp_path / way
+        folder.mkdir()
+        return try_program(row, program, folder=folder, no_cache=True)
+
+    def judged(outcome):
+        return outcome.verdict, sorted({name for name, _ in outcome.findings})
+
+    forked = outcome("forked")
+    monkeypatch.setenv("SPOTCHAOS_PATH", "cold")
+    fresh = outcome("fresh")
+    assert {trial.path for trial, _ in fresh.trials} <= {"cold"}
+    assert judged(forked) == judged(fresh)
 
 
 @pytest.mark.slow
