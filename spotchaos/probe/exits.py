@@ -9,6 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.paths import is_installed
 from spotchaos.probe.record import raised
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
@@ -136,5 +137,4 @@ def _exception() -> dict[str, Any] | None:
 
 
 def _is_of_program(file: str) -> bool:
-    outside = ("site-packages", "dist-packages", "/lib/python", "<", "spotchaos/probe/")
-    return not any(part in file for part in outside)
+    return not (is_installed(file) or "<" in file or "spotchaos/probe/" in file)

@@ -13,6 +13,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.paths import is_installed
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _KINDS = {
     ("numpy.random", "RandomState"): frozenset(("RandomState",)),
     ("random", "Random"): frozenset(("Random",)),
 }
-_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
-_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MOST_OBJECTS = 2_000_000
 _MOST_KEPT = 64
 
@@ -63,12 +62,10 @@ class OwnGenerators:
         ]
         if len(alive) > _MOST_KEPT:
             return  # so many belong to a library
-        if alive:
-            libraries = _of_libraries(alive)
-            self._foreign += libraries
-            foreign = {id(one) for one in libraries}
+        libraries = _of_libraries(alive) if alive else []
+        self._foreign += libraries
         for found in alive:
-            if id(found) not in foreign:
+            if not any(found is one for one in libraries):
                 weak = kinds[type(found)] == "random"
                 self._found.append(weakref.ref(found) if weak else found)
 
@@ -105,13 +102,9 @@ def _of_libraries(generators: list[Any]) -> list[Any]:
         owner = referrer.get("__module__") or referrer.get("__name__")
         module = sys.modules.get(owner) if isinstance(owner, str) else None
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and _is_installed(file):
-            kept.update(map(id, referrer.values()))
+        if isinstance(file, str) and is_installed(file):
+            kept.update(map(id, list(referrer.values())))
     return [one for one in generators if id(one) in kept]
-
-
-def _is_installed(file: str) -> bool:
-    return file.startswith(_LIBRARY) or any(part in file for part in _INSTALLED)
 
 
 def _named() -> set[str]:
@@ -149,7 +142,7 @@ def _tops() -> Iterator[Any]:
         if not isinstance(file, str) or not file.startswith(near):
             continue
         # The folder may hold the whole interpreter, as one with a virtual environment.
-        if _is_installed(file):
+        if is_installed(file):
             continue
         for value in list(vars(module).values()):
             for one in (value, *(vars(value).values() if type(value) is type else ())):

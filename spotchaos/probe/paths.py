@@ -32,6 +32,13 @@ _CHECKPOINT_NAME = re.compile(
     re.IGNORECASE,
 )
 
+_INSTALLED = re.compile(r"site-packages|dist-packages|/lib(64)?/python\d")
+
+
+def is_installed(file: str) -> bool:
+    """Tell whether a module's file came with Python or was installed: not the program's."""
+    return _INSTALLED.search(file) is not None
+
 
 def absolute(path: Any) -> str | None:
     """Return the absolute path of what was given to open; None if it is no path."""

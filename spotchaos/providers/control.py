@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from spotchaos.errors import UsageError
+from spotchaos.errors import UsageError, closest
 
 PREFIX = "/_spotchaos/"
 # What each order that is posted may be told.
@@ -87,13 +86,10 @@ def _told(order: str, query: Mapping[str, str], body: bytes) -> Mapping[str, str
     told = {**query, **_fields(body)}
     for name in told:
         if name not in _TOLD[order]:
-            near = difflib.get_close_matches(name, _TOLD[order], n=1)
             known = ", ".join(_TOLD[order]) or "nothing"
             raise UsageError(
                 f"{order} knows no {name[:40]!r}",
-                hint=f"did you mean {near[0]!r}?"
-                if near
-                else f"it can be told {known}",
+                hint=closest(name, _TOLD[order]) or f"it can be told {known}",
             )
     return told
 
