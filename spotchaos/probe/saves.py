@@ -30,6 +30,7 @@ class Saves:
         self.at_begin: Callable[[int], None] | None = (
             None  # samples and writes the state
         )
+        self.at_load: Callable[[], None] | None = None
         # Whether another thread than the one that trains runs; the weights of an object.
         self.is_beside: Callable[[], bool] | None = None
         self.weights_in: Callable[[Any], list[str]] | None = None
@@ -260,6 +261,8 @@ class Saves:
         if not SESSION.may_train() or (found is None and path is not None):
             return
         self._loads += 1
+        if self.at_load is not None:
+            self.at_load()
         if found is not None:
             SESSION.mark(
                 "load", path=shown(found), via=via, n=self._loads, step=SESSION.steps
@@ -275,9 +278,9 @@ class Saves:
 
     def reset(self) -> None:
         """Begin afresh: called in a forked child."""
-        kept = self.at_begin, self.is_beside, self.weights_in
+        kept = self.at_begin, self.at_load, self.is_beside, self.weights_in
         self.__init__()  # type: ignore[misc]
-        self.at_begin, self.is_beside, self.weights_in = kept
+        self.at_begin, self.at_load, self.is_beside, self.weights_in = kept
 
     def finish(self) -> None:
         """Announce what is left when the process ends."""

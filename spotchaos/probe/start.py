@@ -37,6 +37,7 @@ def take_orders(orders: str) -> bool:
     if not SESSION.begin(orders):
         return False
     SAVES.at_begin = _write_saved_state
+    SAVES.at_load = _begin_again
     SAVES.is_beside = _is_beside
     SAVES.weights_in = weights_in
     return True
@@ -88,7 +89,13 @@ def _write_saved_state(number: int) -> None:
     if SESSION.steps or TRAINING.counted["backward"] or TRAINING.has_roots():
         TRAINING.search_again()
         TRAINING.write_sample(TRAINING.sampled(), at="save", n=number)
-        TRAINING.note_saved()
+        TRAINING.leave_out_others()
+
+
+def _begin_again() -> None:
+    # What others stepped before it, as to search for a rate on a copy, is undone by it.
+    if not SESSION.steps and not _is_beside():
+        TRAINING.leave_out_others()
 
 
 def _before_fork() -> None:

@@ -217,11 +217,11 @@ class Training:
         if last is not None:
             self.closings[last] = self.closings.get(last, 0) + 1
 
-    def note_saved(self) -> None:
-        """Leave out of the window what other optimizers have applied before a save.
+    def leave_out_others(self) -> None:
+        """Leave out of the window what other optimizers have applied so far.
 
-        Where optimizers take turns by epochs, whoever resumes from that save begins the
-        step that is counted after it.
+        At a save: where optimizers take turns by epochs, whoever resumes from it begins
+        the step that is counted after it. And at the load of a resume, which begins there.
         """
         if not self._phases.has_window:
             return

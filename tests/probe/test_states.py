@@ -59,6 +59,27 @@ net.load_state_dict(a); opt.load_state_dict(b)
         assert again.column(component)[0] == first.column(component)[3], component
 
 
+def test_a_checkpoint_loaded_after_a_rate_was_searched_on_a_copy_is_seen(quick):
+    saved = "torch.save([net.state_dict(), opt.state_dict()], 'a.pt')\n"
+    search = """
+import copy
+trial = copy.deepcopy(net)
+searcher = torch.optim.SGD(trial.parameters(), lr=0.1)
+for _ in range(3):
+    trial(x[:8]).sum().backward(); searcher.step(); searcher.zero_grad()
+del trial, searcher
+"""
+    load = """
+a, b = torch.load("a.pt")
+net.load_state_dict(a); opt.load_state_dict(b)
+"""
+    first = quick(HEAD + ADAM + search + steps(0, 3) + saved + steps(3, 6))
+    again = quick(HEAD + ADAM + search + load + steps(3, 6))
+    for component in ("weights", "optimizer", "rates"):
+        assert again.column(component)[0] == first.column(component)[3], component
+    assert again.consumed("batch")[1] == first.consumed("batch")[4]
+
+
 SPECIFIED = """
 import torch
 torch.manual_seed(0)
