@@ -61,7 +61,10 @@ def _opened(event: str, arguments: tuple[Any, ...]) -> None:
         if os.path.isfile(path):
             SAVES.read(path)
         return
-    if flags & os.O_APPEND or not flags & (os.O_CREAT | os.O_TRUNC):
+    if flags & os.O_APPEND:
+        return
+    # Data are mapped for writing where nobody writes: only a known file is updated.
+    if not flags & (os.O_CREAT | os.O_TRUNC) and not SAVES.knows(path):
         return
     # Before the first step only the writers that are known make a save: programs set up
     # their folders then.

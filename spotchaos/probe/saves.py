@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-_MOST_READS = 2000
+_MOST_READS = 2000  # names that are kept in mind
 
 
 class Saves:
@@ -41,6 +41,7 @@ class Saves:
         self._claimed: str | None = None  # a folder that a thread goes on filling
         self._late: dict[str, None] = {}  # written after the save's end was announced
         self._reads: set[str] = set()
+        self._written: set[str] = set()  # by saves, under the names they had then
         self._loads = 0
         self._step = 0  # at which the open save began
         # The last file of no telling name that was opened, and at which step.
@@ -143,6 +144,13 @@ class Saves:
         self._opened = path, SESSION.steps
         return self._awaited == SESSION.steps
 
+    def knows(self, path: str) -> bool:
+        """Tell whether a save wrote this file before, or the program has read it.
+
+        Opened again without being emptied, it is updated in place.
+        """
+        return path in self._written or path in self._reads
+
     def is_writing(self, path: Any) -> bool:
         """Tell whether the open save has this file open already."""
         return self.is_open and absolute(path) in self._paths
@@ -165,6 +173,8 @@ class Saves:
         if found is None:
             return
         self._has_files = True
+        if len(self._written) < _MOST_READS:
+            self._written.add(found)
         if self.is_open:
             self._paths[found] = None
         elif self.number:

@@ -118,6 +118,29 @@ train()
     assert saves(ran) == [(1, 1), (2, 2), (3, 3), (4, 4)]
 
 
+def test_a_checkpoint_that_is_updated_in_place_is_saved_each_time(quick, place):
+    (place.work / "slot1.ckpt").write_bytes(b"old")
+    (place.work / "data.bin").write_bytes(b"data")
+    ran = quick(
+        HEAD
+        + """
+open("slot1.ckpt", "rb").read()
+train()
+with open("slot0.ckpt", "w+b") as f: f.write(b"x")
+train()
+with open("slot1.ckpt", "r+b") as f: f.write(b"x")
+train()
+with open("slot0.ckpt", "r+b") as f: f.write(b"y")
+for step in range(2):
+    train()
+    open("data.bin", "r+b").read()  # mapped for writing, as numpy does by default
+train()
+"""
+    )
+    assert paths(ran) == [["slot0.ckpt"], ["slot1.ckpt"], ["slot0.ckpt"]]
+    assert saves(ran) == [(1, 1), (2, 2), (3, 3)]
+
+
 def test_a_file_that_h5py_opens_in_c_is_written_and_read(quick, place):
     (place.work / "h5py.py").write_text(
         "class File:\n"
