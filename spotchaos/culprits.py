@@ -128,6 +128,7 @@ class _Outcomes:
             return None
         last = self._follow(token.number, 1)
         mending = None if last is None else deciding(self._history, _killed(last + 1))
+        is_whole = mending is not None and is_done(self._history, op)
         return replace(
             cut_of(self._record, began),
             later_ops=token.number - first,
@@ -135,7 +136,18 @@ class _Outcomes:
             is_removal=_is_removal(op, mending),
             is_leftover=_is_swept(op, mending),
             is_emptying=self._empties(op),
+            is_one_of_several=is_whole and _target(mending) != _target(op),
+            is_end=self._is_end(token.number),
         )
+
+    def _is_end(self, number: int) -> bool:
+        """Tell whether a kill before an op leaves what the run leaves in the end."""
+        end = _killed(self._history.log.last + 1)
+        keys = {
+            self._history.key(build(self._history, one))
+            for one in (_killed(number), end)
+        }
+        return len(keys) == 1
 
     def unknown_before(self, number: int) -> int | None:
         """Return the last number before a failing one that was not resumed, if any is.
@@ -258,5 +270,5 @@ def _is_swept(op: FileOp, mending: FileOp | None) -> bool:
     return op.kind not in ("unlink", "rmdir") and mending.path == _target(op)
 
 
-def _target(op: FileOp) -> str | None:
-    return op.to or op.path
+def _target(op: FileOp | None) -> str | None:
+    return None if op is None else op.to or op.path

@@ -49,6 +49,8 @@ class Cut:
         is_removal: it took away a name that the resume needed.
         is_emptying: it took the bytes away that a checkpoint had.
         is_leftover: it made what is in the way of a resume until it is deleted.
+        is_one_of_several: what it made is whole, and lacks what a later op brings.
+        is_end: the state is the one that the run leaves when it has come to its end.
         later_ops: how many ops later the crash came.
     """
 
@@ -61,6 +63,8 @@ class Cut:
     is_removal: bool = False
     is_emptying: bool = False
     is_leftover: bool = False
+    is_one_of_several: bool = False
+    is_end: bool = False
     later_ops: int = 0
 
 
@@ -90,6 +94,8 @@ def durability(
     if name is None and _goes_on_elsewhere(judgement, new, resumed):
         name = "mixed-steps"
     where = place_of(cut.where)
+    if cut.is_end and first.name in _FAILED and not resumed.trace.completed:
+        return replace(first, message=_after_the_end(resumed), hint=_AT_THE_END)
     if name is None:
         return replace(first, where=first.where or where)
     return replace(
@@ -143,19 +149,31 @@ def _name(names: Sequence[str], resumed: Attempt, cut: Cut) -> str | None:
             return "pointer-ahead"
         return "torn-checkpoint" if failed or cut.is_emptying else None
     if any(name in _WRONG for name in names):
-        return "silent-damage"
+        return "mixed-steps" if cut.is_one_of_several else "silent-damage"
     return None
 
 
-def _message(name: str, resumed: Attempt, cut: Cut) -> str:
+def _after_the_end(resumed: Attempt) -> str:
+    how = _how_it_fails(resumed) or "the resume fails"
+    return f"killed after the last save, with nothing left to train, {how}"
+
+
+def _how_it_fails(resumed: Attempt) -> str | None:
     exception = exception_of(resumed)
-    what = "the resume starts again or goes back further than it must"
     if exception is not None:
-        what = f"the resume fails with {exception.type}: {exception.message[:120]}"
-    elif resumed.ended is Ended.FAILED:
-        what = f"the resume fails with {ending_of(resumed)[:160]}"
-    elif resumed.ended is Ended.HUNG:
-        what = "the resume never ends"
+        return f"the resume fails with {exception.type}: {exception.message[:120]}"
+    if resumed.ended is Ended.FAILED:
+        return f"the resume fails with {ending_of(resumed)[:160]}"
+    return "the resume never ends" if resumed.ended is Ended.HUNG else None
+
+
+def _message(name: str, resumed: Attempt, cut: Cut) -> str:
+    what = "the resume starts again or goes back further than it must"
+    failure = _how_it_fails(resumed)
+    if failure is not None:
+        what = failure
+    elif name == "mixed-steps" and cut.is_one_of_several:
+        what = "the resume goes on from a part of what is saved, without a word"
     elif name == "mixed-steps":
         what = "the resume goes on from parts of different saves without a word"
     elif name == "silent-damage":
@@ -178,6 +196,10 @@ def place_of(where: str | None) -> dict[str, object] | None:
     return {"file": file, "line": int(line)}
 
 
+_AT_THE_END = (
+    "let a start with nothing left to train end well: what the loop sets (the last loss, a"
+    " pool, a writer) is not there then"
+)
 HINTS = {
     "torn-checkpoint": "write beside the checkpoint and rename over it, or write a"
     " manifest last and let the resume take the newest checkpoint that is whole",

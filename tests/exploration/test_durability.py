@@ -49,6 +49,7 @@ WRITE = Cut("write", "last.pt", where="train.py:7")
         (["resume-failed"], Cut("rename", "a", is_power_loss=True), 0, "unsynced-checkpoint"),
         (["stale-resume"], Cut("rename", "a", is_power_loss=True), 0, "unsynced-checkpoint"),
         (["weights-not-restored", "diverged"], WRITE, 0, "silent-damage"),
+        (["diverged"], Cut("rename", "main.pt", is_one_of_several=True), 0, "mixed-steps"),
         (["mixed-steps", "diverged"], WRITE, 0, "mixed-steps"),
         (["silent-restart"], WRITE, 0, "silent-restart"),
         (["no-checkpoint"], WRITE, 0, "no-checkpoint"),
@@ -57,6 +58,28 @@ WRITE = Cut("write", "last.pt", where="train.py:7")
 )  # fmt: skip
 def test_the_op_at_the_cut_says_why(names, cut, steps, expected):
     assert durability(judged(*names), resumed(steps), cut).name == expected
+
+
+def test_the_first_of_two_files_is_a_part_and_not_damaged():
+    cut = Cut("rename", "tmp", "main.pt", is_one_of_several=True)
+    attempt = replace(resumed(3), ended=Ended.FINISHED, exit_code=0)
+    found = durability(judged("diverged"), attempt, cut)
+    assert found.message == (
+        "killed at rename 'tmp' to 'main.pt', the resume goes on from a part of what is"
+        " saved, without a word"
+    )
+    assert found.hint == HINTS["mixed-steps"]
+
+
+def test_a_start_that_fails_once_all_is_trained_is_not_the_crashs_doing():
+    cut = Cut("rename", "tmp", "latest", is_pointer=True, is_end=True)
+    found = durability(judged("resume-failed"), resumed(), cut)
+    assert found.name == "resume-failed"
+    assert found.message.startswith("killed after the last save, with nothing left")
+    # It trained, and failed at a save: something was in the way.
+    assert durability(judged("resume-failed"), resumed(3), cut).name == (
+        "leftover-blocks-save"
+    )
 
 
 def test_a_resume_that_held_has_no_finding():
