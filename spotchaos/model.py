@@ -266,6 +266,7 @@ class Attempt:
     signal: str | None = None
     signalled_step: int | None = None
     whom: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
+    told_rank: bool = True  # False: no rank was among those who got the signal
     started_at_s: float = 0.0  # CLOCK_MONOTONIC
     over_at_s: float | None = None  # ... when the first process had ended by itself
     notice_at_s: float | None = None

@@ -279,6 +279,7 @@ def _record(
         signal=course.signal,
         signalled_step=course.signalled_step,
         whom=course.whom,
+        told_rank=running.told_rank,
         started_at_s=course.begun_s,
         over_at_s=running.over_at_s,
         notice_at_s=course.notice_at_s,

@@ -81,6 +81,7 @@ class RunningAttempt:
         self.wall_s = 0.0
         self.cpu_s = 0.0
         self.survivors: tuple[str, ...] = ()
+        self.told_rank = True  # False: the last signal went past every rank
         self.ports: tuple[tuple[str, int], ...] = ()  # at which survivors listen
         self.readonly: tuple[str, ...] = ()  # mounts that could not be made private
         self._own_listeners: list[socket.socket] = []  # in the machine's own network
@@ -377,6 +378,9 @@ class RunningAttempt:
         """
         targets = self._targets(whom)
         number = signal.Signals[f"SIG{name}"]
+        with self._lock:
+            ranks = {hello.host_pid for hello in self._ranks().values()}
+        self.told_rank = not ranks.isdisjoint(targets)
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)

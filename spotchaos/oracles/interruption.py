@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.ranks import trained_behind
+from spotchaos.oracles.ranks import trained_behind, was_not_passed_on
 from spotchaos.oracles.saves import WRITES
 from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
 
@@ -169,8 +169,11 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
         finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
+        reacted = begun and not (
+            was_not_passed_on(attempt) and _are_usual(case, link, begun)
+        )
         # Who was not told cannot react; that they were not is another finding.
-        if finished and not begun and not trained_behind(attempt):
+        if finished and not reacted and not trained_behind(attempt):
             yield Finding(
                 "not-reached",
                 f"attempt {link.number} finished before the deadline without having"
@@ -203,9 +206,15 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
 
 
 def _has_not_heard(attempt: Attempt) -> bool:
-    """Tell whether, after the notice, it asked for nothing or was refused every time."""
+    """Tell whether no word of the end can have come to what trains.
+
+    After a notice it asked for nothing or was refused every time; a signal went to its
+    launcher alone.
+    """
     notice = attempt.notice
-    if notice is None or attempt.signal is not None:
+    if attempt.signal is not None:
+        return was_not_passed_on(attempt)
+    if notice is None:
         return False
     if not notice.asked_after:
         return notice.is_served
@@ -227,6 +236,12 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
         " save, and leave"
     )
     said = ""
+    if was_not_passed_on(attempt):
+        said = f"; the {attempt.whom}, which alone got it, did not pass it on"
+        hint = (
+            "a shell or script in front keeps the signal to itself: start the program"
+            " with `exec`, or in the background, with a trap that passes it on"
+        )
     if notice is not None and attempt.signal is None:
         hint = (
             "ask the provider's metadata service every few seconds, and save as soon as"

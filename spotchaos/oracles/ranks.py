@@ -12,6 +12,8 @@ from spotchaos.oracles.words import listed, steps_of, waits_in
 _CATCHABLE = frozenset({"TERM", "INT", "HUP", "USR1", "USR2"})
 # Who may be told alone, and has to tell the others.
 _MESSENGERS = frozenset({"leader", "launcher"})
+# What asks a program to stop; after USR1 many save and train on.
+_STOPS = frozenset({"TERM", "INT", "HUP"})
 # Ranks may take so long to notice that their launcher has gone.
 BEHIND_S = 1.0
 _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
@@ -90,7 +92,9 @@ def trained_behind(attempt: Attempt) -> int:
     that is killed, or everybody is told, such steps say nothing of the program. The
     first of them may have been under way: a signal that was passed on waits for its end.
     """
-    if attempt.signal not in _CATCHABLE or attempt.whom not in _MESSENGERS:
+    if attempt.signal not in _CATCHABLE:
+        return 0
+    if attempt.whom not in _MESSENGERS and not _went_past_ranks(attempt):
         return 0
     if attempt.over_at_s is None:
         return 0
@@ -100,6 +104,19 @@ def trained_behind(attempt: Attempt) -> int:
         for rank in attempt.trace.ranks.values()
     )
     return max(0, max(late, default=0) - 1)
+
+
+def was_not_passed_on(attempt: Attempt) -> bool:
+    """Tell whether a signal to stop came to processes none of which trains.
+
+    What its ranks do after it is what they would have done, unless it is passed on.
+    """
+    return attempt.signal in _STOPS and _went_past_ranks(attempt)
+
+
+def _went_past_ranks(attempt: Attempt) -> bool:
+    """Tell whether a signal was to reach a program, and reached none of its ranks."""
+    return not attempt.told_rank and attempt.whom in {*_MESSENGERS, "group"}
 
 
 def _survivors(attempt: Attempt) -> list[str]:

@@ -77,7 +77,7 @@ def judge_baselines(
         patterns=(),
         observer_effect=observed is not None,
     )
-    finding = _finding(first, differs_at, observed)
+    finding = _runs_behind(first, differs_at) or _finding(first, differs_at, observed)
     told = [c for c in not_compared if _is_used(first, c)]
     notes = [_not_compared(partings, told)] if told and finding is None else []
     return BaselineFacts(baseline, finding, tuple(notes))
@@ -118,6 +118,22 @@ def _warned_step(attempt: Attempt) -> int | None:
     return min(
         sum(mark.t_s < attempt.notice_at_s for mark in rank.steps)
         for rank in attempt.trace.ranks.values()
+    )
+
+
+def _runs_behind(first: Attempt, differs_at: str | None) -> Finding | None:
+    """Say of a command that ended before what it had started that it did."""
+    cut_short = [r for r in first.trace.ranks.values() if not r.said_bye]
+    if not first.survivors or (
+        first.trace.completed and not (differs_at is not None and cut_short)
+    ):
+        return None
+    lived = first.survivors[0].partition(": ")[2] or first.survivors[0]
+    return Finding(
+        "not-observed",
+        f"the command ended while what it had started still ran: {lived}",
+        hint="a run is over when its command is: let it wait for the program (`setsid"
+        " --wait`, `wait` in a script, no `&` or nohup at the end), or `exec` it",
     )
 
 

@@ -200,6 +200,31 @@ def test_torch_without_any_step_is_not_blamed_on_the_interpreter():
     assert "anything left to train" in finding.hint
 
 
+DETACHED = ("pid 7: python train.py",)
+
+
+def test_a_command_that_ends_before_what_it_started_is_told_so():
+    nothing = AttemptTrace(ranks={}, world_size=0, processes=1, torch_seen=True)
+    attempt = replace(run(), trace=nothing, survivors=DETACHED)
+    finding = judge_baselines((attempt, attempt)).finding
+    assert finding.name == "not-observed"
+    assert finding.message == (
+        "the command ended while what it had started still ran: python train.py"
+    )
+
+
+def test_runs_that_were_cut_short_behind_their_command_are_told_so():
+    def cut(attempt):
+        ranks = {n: replace(r, said_bye=False) for n, r in attempt.trace.ranks.items()}
+        trace = replace(attempt.trace, ranks=ranks)
+        return replace(attempt, trace=trace, survivors=DETACHED)
+
+    long, short = cut(run(Program(horizon=24))), cut(run(Program(horizon=16)))
+    assert judge_baselines((long, short)).finding.name == "not-observed"
+    # A helper that lives on convicts nobody.
+    assert judge_baselines((long, long)).finding is None
+
+
 def lightly(attempt):
     """Return what a light run keeps: the first state, those at saves, and the last."""
 

@@ -96,6 +96,13 @@ def test_steps_behind_an_end_that_nobody_could_pass_on_make_no_orphans(given):
     assert [f.name for f in said(given) if f.name == "orphans"] == []
 
 
+def test_a_group_that_holds_no_rank_leaves_orphans_too():
+    (finding,) = said(behind(BEHIND_S + 1e-6, whom="group", told_rank=False))
+    assert finding.name == "orphans"
+    # Nor does anybody pass on what goes to data loaders.
+    assert said(behind(BEHIND_S + 1, whom="workers", told_rank=False)) == ()
+
+
 def test_ranks_that_wait_for_ever_are_named_with_their_line():
     (finding,) = said({"stuck": True, "stacks": STACKS, "signalled_step": 13})
     assert finding.name == "peer-hang"

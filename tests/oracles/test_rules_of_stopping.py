@@ -87,6 +87,28 @@ def test_a_save_begun_and_whole_in_time_is_an_answer():
     assert names(judge(trial, BASELINE)) == []
 
 
+PAST = {"whom": "leader", "told_rank": False}
+
+
+def test_habitual_saves_are_no_answer_where_no_rank_was_told():
+    given = {"ended": Ended.RECLAIMED, "signalled_step": 15, **PAST}
+    (finding,) = judge(stopped(None, stop=18, **given), BASELINE).findings
+    assert finding.name == "signal-ignored"
+    assert "saved only where it always does; the leader, which alone" in finding.message
+    assert "`exec`" in finding.hint
+    # After USR1 many save where they always do, and train on.
+    told = stopped(None, stop=18, **given, signal="USR1")
+    assert names(judge(told, BASELINE)) == []
+
+
+def test_a_run_that_finished_without_a_rank_being_told_proves_nothing():
+    trial = PLAIN.trial([24])
+    whole = {"signal": "TERM", "signalled_step": 15, "ended": Ended.EXITED}
+    attempt = changed(trial.attempts[0], **whole, **PAST, exit_code=0)
+    told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
+    assert names(judge(told, BASELINE)) == ["not-reached"]
+
+
 def test_a_save_begun_and_not_whole_misses_the_deadline():
     trial = PLAIN.trial([16], in_save=(1,))
     attempt = changed(trial.attempts[0], signal="TERM", signalled_step=15)
