@@ -69,6 +69,8 @@ class StepMark:
     t_s: float = 0.0
     # Optimizer -> the turns, counted over all, at which it stepped first and last.
     by: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    # Modules that were called and that nothing trains: kind -> fingerprints of weights.
+    frozen: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

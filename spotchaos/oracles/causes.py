@@ -229,6 +229,18 @@ def _moves(line: RankLine, stream: str, earlier: int, later: int) -> bool:
     return len(values) != 1 or None in states
 
 
+def frozen(view: RankView) -> int | str | None:
+    """Return where weights came from that nothing trains, if they are wrong and matter.
+
+    A teacher or a target network matters where the first loss is another one. Of copies
+    of weights that are wrong themselves nothing more is said.
+    """
+    first = view.first("loss", "gradients")
+    if first is None or first.step != view.joined + 1:
+        return None
+    return None if {"weights", "averages"} & {*view.wrong} else view.frozen
+
+
 def streams(link: Link, view: RankView) -> tuple[str, ...]:
     """Return the random streams whose loss matters."""
     ranks = link.attempt.trace.world_size
@@ -259,7 +271,7 @@ def has_cause(link: Link) -> bool:
     if link.joined is None or is_foreign(link) or is_restart(link):
         return True
     return any(
-        wrong(view) or streams(link, view) or mixup(view)
+        wrong(view) or streams(link, view) or mixup(view) or frozen(view) is not None
         for view in link.views.values()
     )
 

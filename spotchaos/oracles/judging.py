@@ -16,7 +16,7 @@ from spotchaos.model import (
     Trial,
     Verdict,
 )
-from spotchaos.oracles.causes import is_restart
+from spotchaos.oracles.causes import frozen, is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
 from spotchaos.oracles.faults import recast
 from spotchaos.oracles.interruption import judge_interruption, note_interruption
@@ -29,6 +29,7 @@ from spotchaos.oracles.restored import judge_restored, note_restored
 from spotchaos.oracles.samples import judge_samples, ledger
 from spotchaos.oracles.storage import judge_storage
 from spotchaos.oracles.torn import judge_torn, without_consequences
+from spotchaos.oracles.views import RankView
 
 Oracle = Callable[[Case], Iterator[Finding]]
 
@@ -180,6 +181,11 @@ def _notes(notes: Iterable[Note]) -> list[Note]:
     return list(dict.fromkeys(notes))
 
 
+def _frozen(view: RankView) -> dict[str, int | str]:
+    came = frozen(view)
+    return {} if came is None else {"frozen": came}
+
+
 def _resume(link: Link) -> Resume:
     newest = link.newest
     late = [s.step for s in link.saved if not s.is_settled]
@@ -189,7 +195,8 @@ def _resume(link: Link) -> Resume:
         attempt=link.number,
         joined=link.joined,
         restored={
-            rank: dict(view.restored) for rank, view in sorted(link.views.items())
+            rank: {**view.restored, **_frozen(view)}
+            for rank, view in sorted(link.views.items())
         },
         newest_resume_point=newest,
         lost_steps=link.lost,

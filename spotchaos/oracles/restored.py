@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from spotchaos.model import Finding, Note
 from spotchaos.oracles.causes import (
     draws_order,
+    frozen,
     is_foreign,
     is_restart,
     judged,
@@ -47,6 +48,7 @@ def judge_restored(case: Case) -> Iterator[Finding]:
         yield from _mixed_steps(link, mixed)
         for name in dict.fromkeys(FINDING_OF.values()):
             yield from _lost(case, link, name, mixed)
+        yield from _lost_frozen(link)
         yield from _lost_streams(link)
 
 
@@ -165,6 +167,25 @@ def _lost(
         step=view.joined + 1,
         rank=ranks[0],
         component=component,
+    )
+
+
+def _lost_frozen(link: Link) -> Iterator[Finding]:
+    """Name the weights of modules that no optimizer trains, once for all ranks."""
+    ranks = _ranks(link, lambda view: frozen(view) is not None)
+    if not ranks:
+        return
+    view = link.views[ranks[0]]
+    came = from_where(view.frozen or "fresh")
+    yield Finding(
+        "weights-not-restored",
+        f"the program resumed at step {view.joined}, but {name_of('frozen')} came back"
+        f" {came}{on_ranks(ranks, link.views)}",
+        hint=HINTS["frozen"],
+        attempt=link.number,
+        step=view.joined + 1,
+        rank=ranks[0],
+        component="frozen",
     )
 
 

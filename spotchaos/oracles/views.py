@@ -71,6 +71,25 @@ class RankView:
         )
 
     @property
+    def frozen(self) -> int | str | None:
+        """Where the weights came from that the first step used and nothing trains.
+
+        Those of one kind of module that the line's step used and this one did not; None
+        if there is none.
+        """
+        there, here = self.step(self.joined + 1)
+        for kind, expected in (there.frozen if there is not None else {}).items():
+            found = here.frozen.get(kind, frozenset()) if here is not None else ()
+            if found and expected - found and found - expected:
+                steps = {
+                    step - 1
+                    for step, mark in self.line.steps.items()
+                    if mark.frozen.get(kind, frozenset()) & (found - expected)
+                }
+                return origin(frozenset(steps), self.joined)
+        return None
+
+    @property
     def streams(self) -> tuple[str, ...]:
         """Random streams that are not where the joined step left them."""
         return tuple(

@@ -22,6 +22,8 @@ NAMES: dict[str, str] = {
     "scheduler": "the scheduler's position",
     "scaler": "the gradient scaler's state",
     "averages": "the averaged weights",
+    "frozen": "the weights of a module that no optimizer trains (a teacher, a target"
+    " network)",
     "rng.python": "Python's random stream",
     "rng.numpy": "NumPy's random stream",
     "rng.torch": "torch's random stream",
@@ -45,6 +47,8 @@ HINTS: dict[str, str] = {
     " step; load_state_dict(strict=True) tells what is missing",
     "part of optimizer": "save the state_dict() of every optimizer, and load each after it"
     " was built on the loaded model, with the same parameters in it",
+    "frozen": "save the state_dict() of that module too, and load it before the first step;"
+    " what is trained once, or copied now and then, is part of the state like the rest",
     "buffers": "save model.state_dict(), which holds buffers (batch norm statistics), not"
     " only the parameters;"
     " register what must be kept with register_buffer(persistent=True)",

@@ -25,6 +25,7 @@ class Turns:
     def __init__(self) -> None:
         self._spans: dict[int, list[int]] = {}
         self._window: dict[int, list[int]] = {}
+        self._taken = (0, 0)  # turns at the last two calls of `take_window`
 
     def note(self, indices: Iterable[int], turn: int) -> None:
         """Note that these optimizers stepped, one through another."""
@@ -40,7 +41,13 @@ class Turns:
     def take_window(self) -> dict[int, list[int]]:
         """Return who stepped since the last call: index -> first and last turn."""
         window, self._window = self._window, {}
+        newest = max((last for _, last in self._spans.values()), default=0)
+        self._taken = (self._taken[1], newest)
         return window
+
+    def is_at_work(self, index: int) -> bool:
+        """Tell whether an optimizer stepped since the last step but one was counted."""
+        return index in self._spans and self._spans[index][1] > self._taken[0]
 
     def idle_sets(self, live: list[int]) -> list[frozenset[int]]:
         """Return the sets of live optimizers that may have stepped their last.

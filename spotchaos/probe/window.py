@@ -20,6 +20,7 @@ from spotchaos.probe.components import (
 )
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
+from spotchaos.probe.frozen import Frozen
 from spotchaos.probe.own_generators import OWN_GENERATORS
 from spotchaos.probe.phases import Turns
 from spotchaos.probe.sample import KEEPER, Found, Sample
@@ -47,6 +48,7 @@ class Training:
         self._stood_in_at: int | None = None  # backwards when another was counted by
         self._turns: dict[int, int] = {}  # optimizer -> how many had stepped before it
         self._phases = Turns()
+        self._frozen = Frozen()
         self.epoch = 0
         self.in_backward = 0
         self.has_backward = False  # `backward` was called, not only `autograd.grad`
@@ -104,6 +106,14 @@ class Training:
         """Take back a forward that raised."""
         if forward in self._forwards:
             self._forwards.remove(forward)
+
+    @shield
+    def note_untrained(self, module: Any, owners: frozenset[int]) -> None:
+        """Note the call of a module that no optimizer at work trains, if it is one."""
+        if SESSION.fingerprint == "all" and not any(
+            index < 0 or self._phases.is_at_work(index) for index in owners
+        ):
+            self._frozen.see(module)
 
     @shield
     def evaluation(self) -> None:
@@ -223,6 +233,7 @@ class Training:
         At a save: where optimizers take turns by epochs, whoever resumes from it begins
         the step that is counted after it. And at the load of a resume, which begins there.
         """
+        self._frozen.take()
         if not self._phases.has_window:
             return
         self.settle()
@@ -288,6 +299,9 @@ class Training:
         if SESSION.fingerprint != "light":
             consumed = made(_once(trained), self._losses, self._gradients)
         consumed["by"] = self._phases.take_window()
+        frozen = self._frozen.take()
+        if frozen:
+            consumed["frozen"] = frozen
         record.write("step", step=step, **consumed, epoch=self.epoch)
         carried = [f for f in self._forwards if not f.backed and f.sample is not None][
             -8:

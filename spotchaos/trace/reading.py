@@ -8,7 +8,7 @@ what the counters still know is used where the farewell is missing.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -305,8 +305,16 @@ def _read_step(process: _Process, mark: Mapping[str, Any]) -> None:
         micro=int(mark.get("micro") or 1),
         epoch=mark.get("epoch"),
         by={int(i): (int(a), int(b)) for i, (a, b) in (mark.get("by") or {}).items()},
+        frozen=_by_kind(mark.get("frozen") or ()),
         t_s=float(mark.get("t") or 0.0),
     )
+
+
+def _by_kind(pairs: Iterable[Sequence[str]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for kind, fingerprint in pairs:
+        found.setdefault(str(kind), set()).add(str(fingerprint))
+    return {kind: frozenset(each) for kind, each in found.items()}
 
 
 def _read_save(process: _Process, mark: Mapping[str, Any]) -> None:

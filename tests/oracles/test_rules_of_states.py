@@ -198,6 +198,49 @@ def test_a_step_that_goes_otherwise_with_the_optimizer_in_place_is_not_its_fault
     assert finding.name == "diverged"
 
 
+def using(attempt, *values, loss=None):
+    """Have each step call a module with these weights that nothing trains.
+
+    Where `loss` is given, it is what the first step makes of them.
+    """
+
+    def with_module(rank):
+        used = {"teacher": frozenset(values)}
+        first, *others = (replace(mark, frozen=used) for mark in rank.steps)
+        if loss is not None:
+            first = replace(first, components={**first.components, "loss": loss})
+        return replace(rank, steps=(first, *others))
+
+    return changed(attempt, ranks=with_module)
+
+
+def resumed_with(flaw, *values, loss="another"):
+    """Judge a program with a teacher "T" that is resumed with other modules."""
+    baseline = replace(BASELINE, runs=tuple(using(run, "T") for run in BASELINE.runs))
+    one, two = PLAIN.trial([13], flaw=flaw).attempts
+    two = using(two, *values, loss=loss)
+    trial = replace(PLAIN.trial([13]), attempts=(using(one, "T"), two))
+    return judge(trial, baseline)
+
+
+def test_weights_that_nothing_trains_are_named_where_they_are_other_ones():
+    judgement = resumed_with(Flaw(hidden=True), "F")
+    (finding,) = judgement.findings
+    assert (finding.name, finding.component) == ("weights-not-restored", "frozen")
+    assert finding.step == 13
+    assert judgement.resumes[0].restored[0]["frozen"] == "foreign"
+
+
+def test_weights_that_nothing_trains_and_that_came_back_explain_nothing():
+    for values in (("T",), ("T", "of another"), ()):
+        (finding,) = resumed_with(Flaw(hidden=True), *values).findings
+        assert finding.name == "diverged"
+
+
+def test_weights_that_nothing_trains_and_that_change_nothing_are_no_finding():
+    assert not resumed_with(Flaw(), "F", loss=None).findings
+
+
 def with_schedulers(attempt, value_at):
     """Give each state the scheduler that `value_at` says it has; None: it has none."""
     rank = attempt.trace.ranks[0]

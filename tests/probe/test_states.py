@@ -351,3 +351,27 @@ def test_a_background_hash_equals_one_made_at_once(quick):
         alone.column("weights")[1:]
         == [s["c"]["weights"] for s in saving.states("save")][:2]
     )
+
+
+def test_what_a_step_calls_and_no_optimizer_trains_is_told_with_it(quick):
+    # A teacher whose optimizer lives on but steps no more, and a copy that is renewed.
+    program = """
+teacher, target = nn.Linear(8, 2), copy.deepcopy(net)
+teaching = torch.optim.SGD(teacher.parameters(), 0.1)
+teacher(x).sum().backward(); teaching.step(); teaching.zero_grad(set_to_none=True)
+for step in range(5):
+    if step == 4:
+        target.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        wanted = teacher(x[:8]) + target.eval()(x[:8])
+    loss = (net(x[:8]) - wanted).square().mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    ran = quick(HEAD + ADAM + program)
+    # Whoever stepped in the window before may step again: GANs' optimizers take turns.
+    assert len(ran.steps[1]["frozen"]) == 1
+    used = [dict(mark["frozen"]) for mark in ran.steps[2:]]
+    assert [len(each) for each in used] == [2, 2, 2]
+    teachers = [kind for kind in used[0] if used[0][kind] == used[2][kind]]
+    assert len(teachers) == 1
+    assert used[0] == used[1]

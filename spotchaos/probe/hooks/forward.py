@@ -92,7 +92,10 @@ def _begun(module: Any, args: Any, kwargs: Any, *, trains: bool) -> Forward | No
     """Return the forward that begins; None for a call that trains nothing."""
     try:
         owners = OWNERS.of(module)
-        if not owners or not SESSION.may_train():
+        if not SESSION.may_train():
+            return None
+        TRAINING.note_untrained(module, owners)
+        if not owners:
             return None
         if trains and -1 in owners:
             LIVING.see_trained(module)
