@@ -330,6 +330,18 @@ def cut_of(record: Recorded, token: StateToken) -> Cut:
 
 def deciding(history: History, token: StateToken) -> FileOp | None:
     """Return what was lost or cut; where nothing was, the last op that happened."""
+    op = _deciding(history, token)
+    if op is None or op.kind != "mwrite":
+        return op
+    # Nobody calls anything to store into a map: it is seen at the next call.
+    same = [o for o in history.ops if o.node == op.node]
+    at = same.index(op)
+    named = (o.path for o in reversed(same[:at]) if o.path)
+    following = (o.where for o in same[at:] if o.where)
+    return replace(op, path=next(named, None), where=next(following, None))
+
+
+def _deciding(history: History, token: StateToken) -> FileOp | None:
     for number in token.omitted:
         return history.op(number)
     if token.base == "0" and (lost := last_lost(history, token)) is not None:
@@ -345,7 +357,8 @@ def deciding(history: History, token: StateToken) -> FileOp | None:
         return history.op(token.names_before)
     if token.through:
         return history.op(token.number)
-    before = [o for o in history.ops if o.number and o.number < token.number]
+    end = history.index_of(token.number)
+    before = [o for o in history.ops[:end] if o.number or o.kind == "mwrite"]
     syncing = ("fsync", "fsyncdir", "sync", "msync")
     changing = [o for o in before if o.kind not in syncing]
     chosen = changing or before

@@ -106,6 +106,28 @@ def test_a_rank_that_was_killed_earlier_is_cut_there_and_holds_up_the_others():
     assert both.cut(9, ((7, 3),)) == both.cut(9)
 
 
+def test_a_store_into_a_map_is_blamed_and_not_the_op_before_it():
+    ops = (
+        FileOp(kind="trunc", number=1, path="0/map", node=20, length=8, where="a.py:1"),
+        FileOp(kind="mwrite", node=20, length=4),
+        FileOp(kind="msync", number=2, path="0/map", node=20, where="a.py:2"),
+        FileOp(kind="mwrite", node=20, offset=4, length=4),
+    )
+    start = (
+        Entry(path="", node=ROOT, kind="dir"),
+        Entry(path="0", node=9, kind="dir"),
+        Entry(path="0/map", node=20, kind="file", size=8, data_off=0),
+    )
+    log = OpLog(start=start, ops=ops, blob=b"0123456789abcdef")
+    record = recorded(History(log))
+    cuts = [cut_of(record, StateToken.parse(f"K@{n}")) for n in (1, 2, 3)]
+    assert [(c.kind, c.path, c.where) for c in cuts] == [
+        (None, None, None),
+        ("mwrite", "map", "a.py:2"),
+        ("mwrite", "map", None),  # nothing was called after it
+    ]
+
+
 def test_each_save_has_its_crash_points_and_the_one_after_its_last_op():
     record = recorded(two_saves())
     assert crash_points(record, PATTERNS, saves=1) == [1, 2, 3, 4, 5]
