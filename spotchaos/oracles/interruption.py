@@ -166,14 +166,15 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     if attempt.notice is not None and not attempt.notice.reclaimed:
         yield from _advice(case, link)
         return
+    if trained_behind(attempt):
+        return  # Who was not told cannot react; that they were not is another finding.
     begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
         finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
         reacted = begun and not (
             was_not_passed_on(attempt) and _are_usual(case, link, begun)
         )
-        # Who was not told cannot react; that they were not is another finding.
-        if finished and not reacted and not trained_behind(attempt):
+        if finished and not reacted:
             yield Finding(
                 "not-reached",
                 f"attempt {link.number} finished before the deadline without having"

@@ -61,10 +61,10 @@ def _peer_hang(link: Link) -> Finding:
 
 def _orphans(case: Case, link: Link) -> Iterator[Finding]:
     """Name processes that outlived the end; those that always do are a habit."""
-    if link.attempt.ended not in _BY_ITSELF:
-        return
-    usual = {name for run in case.baseline.runs for name in _survivors(run)}
-    found = [name for name in _survivors(link.attempt) if name not in usual]
+    found: list[str] = []
+    if link.attempt.ended in _BY_ITSELF:
+        usual = {name for run in case.baseline.runs for name in _survivors(run)}
+        found = [name for name in _survivors(link.attempt) if name not in usual]
     said = f"lived on: {listed(found[:3])}"
     if not found:
         steps = trained_behind(link.attempt)
@@ -91,6 +91,7 @@ def trained_behind(attempt: Attempt) -> int:
     Only of a signal that can be passed on, to the process that started the ranks: where
     that is killed, or everybody is told, such steps say nothing of the program. The
     first of them may have been under way: a signal that was passed on waits for its end.
+    The machine may have gone before anybody asked who lived on.
     """
     if attempt.signal not in _CATCHABLE:
         return 0

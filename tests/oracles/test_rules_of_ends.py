@@ -69,6 +69,9 @@ def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(whom):
         " trained on for 1 step"
     )
     assert "`exec`" in finding.hint
+    # So they are if the machine goes before anybody has looked for survivors.
+    (finding,) = said(behind(BEHIND_S + 1e-6, whom=whom, ended=Ended.RECLAIMED))
+    assert finding.name == "orphans"
 
 
 @pytest.mark.parametrize(
