@@ -37,9 +37,12 @@ class Frozen:
             return
         key, content = Digest(), Digest()
         key.text(type(module).__qualname__)
-        for name, tensor in named:
-            key.text(f"{name} {tuple(tensor.shape)}")
-            content.tensor(tensor)
+        try:
+            for name, tensor in named:
+                key.text(f"{name} {tuple(tensor.shape)}")
+                content.tensor(tensor)
+        except Exception:
+            return  # a tensor without content (meta, fake, within vmap) explains nothing
         self._seen[id(module)] = [key.hex(), content.hex()]
 
     def take(self) -> list[list[str]]:
