@@ -90,9 +90,13 @@ def durability(
     if not new:
         return judgement.findings[0]
     first = new[0]
-    name = _name([finding.name for finding in new], resumed, cut)
-    if name is None and _goes_on_elsewhere(judgement, new, resumed):
+    names = [finding.name for finding in new]
+    name = _name(names, resumed, cut)
+    is_of_two = "mixed-steps" in names or _goes_on_elsewhere(judgement, new, resumed)
+    if name is None and is_of_two:
         name = "mixed-steps"
+    if is_of_two:
+        cut = replace(cut, is_one_of_several=False)
     where = place_of(cut.where)
     if cut.is_end and first.name in _FAILED and not resumed.trace.completed:
         return replace(first, message=_after_the_end(resumed), hint=_AT_THE_END)

@@ -69,6 +69,8 @@ def test_the_first_of_two_files_is_a_part_and_not_damaged():
         " saved, without a word"
     )
     assert found.hint == HINTS["mixed-steps"]
+    found = durability(judged("mixed-steps", "diverged"), attempt, cut)
+    assert "from parts of different saves" in found.message
 
 
 def test_a_start_that_fails_once_all_is_trained_is_not_the_crashs_doing():
