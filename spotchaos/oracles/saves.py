@@ -5,7 +5,9 @@ it wrote what the control's resume read. It is whole once every part has ended t
 baseline's saves have, and settled once the program was seen to move on after it: until
 then it counts as in flight, and both it and the one before are right to resume from.
 Training moves on beside a thread that saves: what that writes has settled once the same
-was begun of a later step, and never where nobody knows of which step it is.
+was begun of a later step, and never where nobody knows of which step it is. Where no
+save has all that a resume reads, a pointer lags behind what a helper writes: it is moved
+at the next save, and until that is whole nobody knows what it leads to.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ class Habit:
 
     `steps` are those at which the baseline saved one between its first step and its
     last (what is saved before any step, as by a rate finder, saves nobody any); `writes` is
-    what each save puts into a store, see `writes_per_save`.
+    what each save puts into a store, see `writes_per_save`. `is_split`: what a resume
+    reads is written between different steps, all of it between no two.
     """
 
     patterns: tuple[str, ...]
@@ -74,6 +77,7 @@ class Habit:
     parts: frozenset[str]
     steps: tuple[int, ...]
     writes: Mapping[str, int] = field(default_factory=dict)
+    is_split: bool = False
 
 
 def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
@@ -99,7 +103,17 @@ def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
         writers=frozenset.intersection(*writers) if writers else frozenset(),
         parts=frozenset.intersection(*parts) if parts else frozenset(),
         steps=tuple(s for s in sorted(points) if 0 < s < trace.completed),
+        is_split=_is_split(
+            [_parts(s.values()) for n, s in points.items() if n], wanted
+        ),
     )
+
+
+def _is_split(points: Sequence[frozenset[str]], wanted: Sequence[str]) -> bool:
+    """Tell whether no save has all parts that are saved and that a resume reads."""
+    read = [frozenset(p for p in parts if _matches([p], wanted)) for parts in points]
+    union = frozenset().union(*read)
+    return bool(wanted) and len(union) > 1 and union not in read
 
 
 def saves_of(
@@ -137,7 +151,19 @@ def saves_of(
                 ended_at_s=ended_at_s,
             )
         )
-    return found
+    if not habit.is_split or ended is Ended.FINISHED:
+        return found
+    return [
+        replace(
+            one,
+            is_settled=one.is_settled
+            and any(
+                later.is_whole and not later.patterns.isdisjoint(one.patterns)
+                for later in found[at:]
+            ),
+        )
+        for at, one in enumerate(found, 1)
+    ]
 
 
 def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]) -> bool:

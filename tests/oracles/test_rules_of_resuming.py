@@ -351,3 +351,29 @@ def test_a_save_that_a_rank_has_not_written_is_not_whole():
         (8, True),
         (12, False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("names_of", "settled"),
+    [
+        pytest.param(
+            {4: ("ckpt-1.pt",), 8: ("latest",), 12: ("latest",), 16: ("latest",)},
+            [False, True, True, False],
+            id="a-helper-writes-what-the-pointer-names-one-save-later",
+        ),
+        pytest.param(
+            {4: ("ckpt-1.pt", "latest"), 8: ("latest",), 12: ("latest",), 16: ("latest",)},
+            [True, True, True, True],
+            id="one-save-has-all",
+        ),
+    ],
+)  # fmt: skip
+def test_a_pointer_that_lags_settles_a_save_with_the_next_one(names_of, settled):
+    trace = PLAIN.attempt(stop=17)[0].trace
+    rank = trace.ranks[0]
+    saves = tuple(replace(save, paths=names_of[save.step]) for save in rank.saves)
+    told = replace(trace, ranks={0: replace(rank, saves=saves)})
+    habit = habit_of(told, ("ckpt-#.pt", "latest"))
+    found = saves_of(told, attempt=1, joined=0, ended=Ended.RECLAIMED, habit=habit)
+    assert [save.step for save in found] == [4, 8, 12, 16]
+    assert [save.is_settled for save in found] == settled
