@@ -185,6 +185,7 @@ class Structure:
     def __init__(self) -> None:
         self._key: Any = None
         self._roots: dict[frozenset[int], list[weakref.ref[Any]]] = {}
+        self._replicas: list[weakref.ref[Any]] = []
 
     def roots(self, idle: frozenset[int] = frozenset()) -> list[Any]:
         """Return the modules that hold what the optimizers train, in a settled order.
@@ -199,6 +200,7 @@ class Structure:
         key = (LIVING.version, groups)
         if key != self._key:
             self._roots = {}
+            self._replicas = [weakref.ref(m) for m in _find_replicas()]
             self._key = key
         if idle not in self._roots:
             found = _find_roots([o for i, o in optimizers if i not in idle])
@@ -210,7 +212,19 @@ class Structure:
         return _named(self.roots(idle), "_parameters")
 
     def buffers(self, idle: frozenset[int] = frozenset()) -> list[tuple[str, Any]]:
-        return _named(self.roots(idle), "_buffers")
+        """Return (name, buffer) of all roots, without those that rank 0 is about to send.
+
+        DDP overwrites them on every other rank as the next forward begins: what lies
+        there until then is no state, and a checkpoint of rank 0 need not hold it.
+        """
+        found = _named(self.roots(idle), "_buffers")
+        sent = {
+            id(buffer)
+            for replica in (r() for r in self._replicas)
+            if replica is not None and replica.will_sync_module_buffers()
+            for buffer in replica.module.buffers()
+        }
+        return [(n, b) for n, b in found if id(b) not in sent] if sent else found
 
 
 STRUCTURE = Structure()
@@ -289,6 +303,22 @@ def _find_roots(optimizers: list[Any]) -> list[Any]:
     # process, and their roots with them.
     places = {id(module): place for place, module in enumerate(modules)}
     return sorted(roots.values(), key=lambda root: places.get(id(root), len(places)))
+
+
+def _find_replicas() -> list[Any]:
+    """Return the DDP wrappers of this process whose buffers are another rank's."""
+    return [
+        module
+        for module in LIVING.live_modules()
+        if hasattr(module, "will_sync_module_buffers") and _is_sent_to(module)
+    ]
+
+
+def _is_sent_to(replica: Any) -> bool:
+    try:
+        return bool(replica._distributed_rank != 0)
+    except (AttributeError, ValueError, RuntimeError):
+        return False  # its process group is gone
 
 
 def _keeps_average(module: Any) -> bool:

@@ -398,3 +398,36 @@ def test_an_untrained_module_without_content_is_left_out(quick):
     ran = quick(HEAD + ADAM + empty + steps(0, 2))
     assert not ran.troubles
     assert ran.column("weights") == quick(HEAD + ADAM + steps(0, 2)).column("weights")
+
+
+@pytest.mark.parametrize(
+    ("rank", "broadcasts", "are_state"), [(0, True, 1), (1, True, 0), (1, False, 1)]
+)
+def test_buffers_that_rank_0_sends_at_each_forward_are_its_alone(
+    quick, rank, broadcasts, are_state
+):
+    # A group of which this process is the only one there: nothing is sent.
+    ran = quick(
+        f"""
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank={rank}, world_size=2)
+net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
+ddp = DDP(net, broadcast_buffers={broadcasts})
+def reduce(_state, bucket):
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+ddp.register_comm_hook(None, reduce)
+opt = torch.optim.SGD(ddp.parameters(), 0.1)
+for step in range(3):
+    ddp(torch.randn(8, 8)).sum().backward()
+    opt.step(); opt.zero_grad()
+dist.destroy_process_group()
+"""
+    )
+    assert len(ran.steps) == 3
+    states = list(states_by_step(ran).values())
+    assert [("buffers" in c) for c in states[:3]] == [bool(are_state)] * 3
+    assert all("weights" in c for c in states)
