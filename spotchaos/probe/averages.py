@@ -18,7 +18,12 @@ import weakref
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.fingerprint import Digest
-from spotchaos.probe.structure import LIVING, NAMED_AVERAGE, named_tensors
+from spotchaos.probe.structure import (
+    LIVING,
+    NAMED_AVERAGE,
+    STRUCTURE,
+    named_tensors,
+)
 from spotchaos.probe.values import is_tensor
 
 if TYPE_CHECKING:
@@ -147,10 +152,23 @@ class Averages:
             tensors = _listed_tensors(label, value, shapes, own)
             found += [(f"{number}:{name}", tensor) for name, tensor in tensors]
             number += bool(tensors)
-        return found
+        return _without_sent(found)
 
 
 AVERAGES = Averages()
+
+
+def _without_sent(found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Leave out averages of buffers that rank 0 sends to this rank at each forward.
+
+    They average what this rank made of its own samples in between, which nobody keeps: a
+    checkpoint holds those of rank 0.
+    """
+    sent = {name.rpartition(":")[2] for name in STRUCTURE.sent_buffers()}
+    if not sent:
+        return found
+    endings = tuple(f".{name}" for name in sent) + tuple(f":{name}" for name in sent)
+    return [(name, tensor) for name, tensor in found if not name.endswith(endings)]
 
 
 def _kinds() -> set[type]:

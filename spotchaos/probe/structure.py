@@ -217,6 +217,16 @@ class Structure:
         DDP overwrites them on every other rank as the next forward begins: what lies
         there until then is no state, and a checkpoint of rank 0 need not hold it.
         """
+        return self._split_buffers(idle)[0]
+
+    def sent_buffers(self) -> frozenset[str]:
+        """Return the names of the buffers that rank 0 is about to send to this one."""
+        return frozenset(name for name, _ in self._split_buffers(frozenset())[1])
+
+    def _split_buffers(
+        self, idle: frozenset[int]
+    ) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+        """Return the buffers that are this rank's own, and those that it is sent."""
         found = _named(self.roots(idle), "_buffers")
         sent = {
             id(buffer)
@@ -224,7 +234,12 @@ class Structure:
             if replica is not None and replica.will_sync_module_buffers()
             for buffer in replica.module.buffers()
         }
-        return [(n, b) for n, b in found if id(b) not in sent] if sent else found
+        if not sent:
+            return found, []
+        return (
+            [(name, buffer) for name, buffer in found if id(buffer) not in sent],
+            [(name, buffer) for name, buffer in found if id(buffer) in sent],
+        )
 
 
 STRUCTURE = Structure()

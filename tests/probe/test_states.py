@@ -400,19 +400,13 @@ def test_an_untrained_module_without_content_is_left_out(quick):
     assert ran.column("weights") == quick(HEAD + ADAM + steps(0, 2)).column("weights")
 
 
-@pytest.mark.parametrize(
-    ("rank", "broadcasts", "are_state"), [(0, True, 1), (1, True, 0), (1, False, 1)]
-)
-def test_buffers_that_rank_0_sends_at_each_forward_are_its_alone(
-    quick, rank, broadcasts, are_state
-):
-    # A group of which this process is the only one there: nothing is sent.
-    ran = quick(
-        f"""
-import torch, torch.distributed as dist
+# A group of which this process is the only one there: nothing is sent.
+REPLICA = """
+import copy, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.testing._internal.distributed.fake_pg import FakeStore
 dist.init_process_group("fake", store=FakeStore(), rank={rank}, world_size=2)
+torch.manual_seed(0)
 net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4))
 ddp = DDP(net, broadcast_buffers={broadcasts})
 def reduce(_state, bucket):
@@ -421,13 +415,32 @@ def reduce(_state, bucket):
     return done
 ddp.register_comm_hook(None, reduce)
 opt = torch.optim.SGD(ddp.parameters(), 0.1)
+ema = copy.deepcopy(net).requires_grad_(False)
+ema[1].running_mean += {apart}
 for step in range(3):
     ddp(torch.randn(8, 8)).sum().backward()
     opt.step(); opt.zero_grad()
+    for e, n in zip(ema.state_dict().values(), net.state_dict().values()):
+        e.copy_(e * 0.5 + n * 0.5)
 dist.destroy_process_group()
 """
+
+
+@pytest.mark.parametrize(
+    ("rank", "broadcasts", "are_state"),
+    [(0, True, True), (1, True, False), (1, False, True)],
+)
+def test_buffers_that_rank_0_sends_at_each_forward_are_its_alone(
+    quick, rank, broadcasts, are_state
+):
+    one, other = (
+        quick(REPLICA.format(rank=rank, broadcasts=broadcasts, apart=apart))
+        for apart in (0, 1)
     )
-    assert len(ran.steps) == 3
-    states = list(states_by_step(ran).values())
-    assert [("buffers" in c) for c in states[:3]] == [bool(are_state)] * 3
-    assert all("weights" in c for c in states)
+    assert len(one.steps) == 3
+    first = list(states_by_step(one).values())[:3]
+    assert [("buffers" in c) for c in first] == [are_state] * 3
+    assert all({"weights", "averages"} <= c.keys() for c in first)
+    # So is what averages them.
+    apart = [c["averages"] for c in list(states_by_step(other).values())[:3]]
+    assert ([c["averages"] for c in first] != apart) == are_state
