@@ -134,7 +134,7 @@ RNG_STREAMS: tuple[str, ...] = (
     "rng.own",
 )
 # Components of what a step consumed and made.
-STEP_COMPONENTS: tuple[str, ...] = ("batch", "samples", "loss", "gradients")
+STEP_COMPONENTS: tuple[str, ...] = ("batch", "samples", "frozen", "loss", "gradients")
 COMPONENTS: tuple[str, ...] = STATE_COMPONENTS + RNG_STREAMS + STEP_COMPONENTS
 
 _SLOT = struct.Struct("<Q")
