@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotchaos.model import Attempt, Ended, Finding
+from spotchaos.model import Attempt, Ended, Finding, ProgramException
 from spotchaos.oracles.causes import is_foreign, is_restart
 from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import oldest_acceptable
 from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
 from spotchaos.trace.tracebacks import FRAME
+
+# How torch.load begins where it meets what `weights_only` does not let in.
+REFUSED_BY_TORCH = "Weights only load failed"
 
 # Attempts in a row that end by themselves, none further than the one before.
 STUCK_AFTER = 3
@@ -93,8 +96,7 @@ def _failed(case: Case, link: Link) -> Iterator[Finding]:
             "never-resumes",
             f"the program fails when it is started again, also after a clean stop:"
             f" {ending_of(attempt)}",
-            hint="try it by hand: stop it after a save, start it again with the same"
-            " command, or give --resume-cmd",
+            hint=_how_to_load(exception),
             attempt=link.number,
             step=link.end,
             where=where_of(exception),
@@ -114,6 +116,20 @@ def _failed(case: Case, link: Link) -> Iterator[Finding]:
         attempt=link.number,
         step=link.end,
         where=where_of(exception),
+    )
+
+
+def _how_to_load(exception: ProgramException | None) -> str:
+    """Return what to do about a program that never comes back from what it saved."""
+    if exception is not None and exception.message.startswith(REFUSED_BY_TORCH):
+        return (
+            "since torch 2.6 torch.load takes tensors and plain containers alone: save"
+            " nothing else (no NumPy values, no whole model), or load the program's own"
+            " checkpoints with weights_only=False"
+        )
+    return (
+        "try it by hand: stop it after a save, start it again with the same command, or"
+        " give --resume-cmd"
     )
 
 

@@ -289,6 +289,28 @@ def test_a_resume_that_fails_after_a_clean_stop_too_never_resumes():
     assert names(judge(trial_of(first(), failing()), baseline)) == ["never-resumes"]
 
 
+@pytest.mark.parametrize(
+    ("said", "hinted"),
+    [
+        (
+            "Weights only load failed. This file can still be loaded",
+            "weights_only=False",
+        ),
+        ("no such file: last.pt", "--resume-cmd"),
+    ],
+)
+def test_what_torch_does_not_let_in_is_told_how_to_be_loaded(said, hinted):
+    baseline = replace(BASELINE, control=control(first(9), failing()))
+
+    def says(rank):
+        return replace(rank, exception=replace(rank.exception, message=said))
+
+    trial = trial_of(first(), changed(failing(), ranks=says))
+    (finding,) = judge(trial, baseline).findings
+    assert finding.name == "never-resumes"
+    assert hinted in finding.hint
+
+
 def test_a_clear_refusal_keeps_a_promise_that_accepts_it():
     trial = trial_of(first(), failing())
     assert judge(trial, BASELINE, accept_refusal=True).verdict is Verdict.HELD
