@@ -289,3 +289,36 @@ def test_each_case_of_counting_has_its_test(case):
     module, _, name = place.rpartition(".")
     file = Path(__file__).with_name(f"{module}.py") if module else Path(__file__)
     assert f"\ndef {name}(" in file.read_text()
+
+
+def test_a_step_that_only_makes_the_state_to_load_into_is_none(quick):
+    ran = quick(
+        """
+import torch
+net = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+for p in net.parameters(): p.grad = torch.zeros_like(p)
+opt.step()
+opt.load_state_dict(opt.state_dict())
+for _ in range(3):
+    opt.zero_grad(); net(torch.randn(8, 4)).square().mean().backward(); opt.step()
+for p in net.parameters(): p.grad.zero_()
+opt.step()  # its momentum moves weights
+"""
+    )
+    assert len(ran.steps) == ran.bye["steps"] == 4
+    assert ran.troubles == []
+
+
+def test_gradients_that_a_program_makes_itself_make_steps(quick):
+    ran = quick(
+        """
+import torch
+net = torch.nn.Linear(4, 2)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    for p in net.parameters(): p.grad = torch.randn_like(p)
+    opt.step()
+"""
+    )
+    assert len(ran.steps) == 3

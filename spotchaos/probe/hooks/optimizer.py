@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _PHANTOM = "torch/distributed/checkpoint/state_dict.py"
 _nested: set[int] = set()  # optimizers that stepped inside the outermost step
+_empty: set[int] = set()  # optimizers that step now for their state alone
 
 
 def hook_optimizer(torch: Any) -> None:
@@ -34,6 +35,9 @@ def hook_optimizer(torch: Any) -> None:
         if not SESSION.may_train() or _is_inner(wrappers):
             _nested.add(index)
             return
+        if _is_empty(optimizer, args, kwargs):
+            _empty.add(index)
+            return
         _nested.clear()
         TRAINING.begin_step(optimizer, index, has_closure=_has_closure(args, kwargs))
 
@@ -41,6 +45,9 @@ def hook_optimizer(torch: Any) -> None:
         if not SESSION.may_train() or _is_inner(wrappers):
             return
         index = _seen(optimizer)
+        if index in _empty:
+            _empty.discard(index)
+            return
         nested = set(_nested)
         TRAINING.end_step(
             optimizer, index, has_closure=_has_closure(args, kwargs), nested=nested
@@ -66,6 +73,21 @@ def _is_inner(wrappers: frozenset[Any]) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def _is_empty(optimizer: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a step before any backward has gradients that are all zero.
+
+    That is how a program makes the optimizer's state, to load a checkpoint into it.
+    """
+    if SESSION.steps or TRAINING.has_backward or _has_closure(args, kwargs):
+        return False
+    found = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    gradients = [gradient for gradient in found if gradient is not None]
+    try:
+        return bool(gradients) and not any(bool(one.any()) for one in gradients)
+    except (RuntimeError, NotImplementedError):  # a layout that has no `any`
+        return False
 
 
 def _seen(optimizer: Any) -> int:
