@@ -58,7 +58,8 @@ class Confirmer:
             note = Note("confirmed-cold", message)
             return replace(judgement, notes=(*judgement.notes, note))
         self._refuted |= new - said
-        return doubted(judgement, f"in fresh processes it showed {sorted(said)}")
+        shown = ", ".join(sorted(said)) or "nothing"
+        return doubted(judgement, f"in fresh processes it showed {shown}")
 
     def doubt_refuted(
         self, done: Sequence[tuple[Trial, Judgement]]

@@ -1,12 +1,15 @@
 """What a training forward was given: its digest, and which samples it holds.
 
 Only data counts: a tensor that a graph produced is what another module made of it, and
-would differ in the last bits where nothing of the data does.
+would differ in the last bits where nothing of the data does. So does one that was cut off
+from its graph (`discriminator(fake.detach())`).
 """
 
 from __future__ import annotations
 
 import sys
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.dump import DUMPS
@@ -21,6 +24,42 @@ if TYPE_CHECKING:
 
 # Beyond this many rows a batch counts as one sample: a digest each would cost a step.
 _MOST_ROWS = 4096
+
+
+# Outputs of a step's forwards that are looked through for the memory of an argument.
+_MOST_OUTPUTS = 64
+
+
+class Outputs:
+    """What the forwards of the step that is under way have made, as long as it lives."""
+
+    def __init__(self) -> None:
+        self._made: deque[weakref.ref[Any]] = deque(maxlen=_MOST_OUTPUTS)
+
+    def add(self, tensor: Any) -> None:
+        self._made.append(weakref.ref(tensor))
+
+    def clear(self) -> None:
+        self._made.clear()
+
+    def hold(self, tensor: Any) -> bool:
+        """Tell whether a tensor without a graph is one of them, cut off from its graph."""
+        made = [m for m in (reference() for reference in self._made) if m is not None]
+        if not made:
+            return False
+        place = _memory(tensor)
+        return bool(place) and any(_memory(m) == place for m in made)
+
+
+OUTPUTS = Outputs()
+
+
+def _memory(tensor: Any) -> int:
+    """Return where a tensor's memory begins; 0 if it has none of its own."""
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 class Batch:
@@ -38,6 +77,10 @@ class Batch:
         self._ids: list[str] | None = None
         self._rows: list[str] = []
 
+    def is_of(self, other: Batch) -> bool:
+        """Tell whether both hold one and the same batch that a loader handed out."""
+        return self._ids is not None and self._ids is other._ids
+
     def ids_as(self, kind: str) -> list[str]:
         """Return ids of the kind that all batches of a step share."""
         return self._ids if kind == "index" and self._ids is not None else self._rows
@@ -52,7 +95,11 @@ def batch_of(args: Any, kwargs: Any) -> Batch:
     for name, leaf in leaves_of({"args": args, **kwargs}):
         if is_tensor(leaf):
             batch.has_tensors = True
-            if leaf.grad_fn is not None or isinstance(leaf, parameter):
+            if (
+                leaf.grad_fn is not None
+                or isinstance(leaf, parameter)
+                or OUTPUTS.hold(leaf)
+            ):
                 continue
             tensors.append((name, leaf))
         elif not isinstance(leaf, (bool, int, float, str, bytes)) and not hasattr(

@@ -105,6 +105,15 @@ def without_blind(forwards: list[Forward]) -> list[Forward]:
     return [f for f in forwards if not f.is_blind] or forwards
 
 
+def _each_once(batches: list[Batch]) -> list[Batch]:
+    """Leave out what a second module was given again: a sample is trained on once a step."""
+    kept: list[Batch] = []
+    for batch in batches:
+        if not any(batch.is_of(other) for other in kept):
+            kept.append(batch)
+    return kept
+
+
 def made(
     trained: list[Forward], losses: list[Loss], gradients: str | None
 ) -> dict[str, Any]:
@@ -123,7 +132,7 @@ def made(
     if batches:
         found["batch"] = chained([b.digest for b in batches])
         # Beside what a loader handed out, noise that is drawn for a step is no sample.
-        loaded = [b for b in batches if b.kind == "index"]
+        loaded = _each_once([b for b in batches if b.kind == "index"])
         kind = "index" if loaded else "rows"
         ids = [i for b in loaded or batches for i in b.ids_as(kind)]
         found["samples"] = chained(ids)

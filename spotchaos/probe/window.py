@@ -11,7 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.averages import AVERAGES
-from spotchaos.probe.batch import Batch
+from spotchaos.probe.batch import OUTPUTS, Batch
 from spotchaos.probe.components import (
     gradients_of,
     shared_gradients,
@@ -291,6 +291,7 @@ class Training:
             self._take_unmoved_buffers(samples[0])
         self._write_state(samples[0] if samples else self._fallback, at="step")
         SESSION.steps += 1
+        OUTPUTS.clear()
         step = SESSION.steps
         record = SESSION.record
         assert record is not None

@@ -267,3 +267,53 @@ for epoch in range(2):
     column = ran.column("rng.generators")
     assert None not in column
     assert len(set(column)) == 2
+
+
+# Discriminator first, then generator; both see what the other makes.
+PAIR = """
+critic = torch.nn.Linear(3, 1)
+opt_c = torch.optim.SGD(critic.parameters(), {rate})
+opt = torch.optim.SGD(net.parameters(), {rate})
+net[1].bias.data.fill_({rate})
+for x, y in DataLoader(Data(), batch_size=4):
+    fake = net(x)
+    opt_c.zero_grad()
+    (critic(x).square() + critic({given}).square()).mean().backward()
+    opt_c.step()
+    opt.zero_grad()
+    (critic(fake) - critic(x)).square().mean().backward()
+    opt.step()
+"""
+
+
+def test_a_sample_that_several_modules_are_given_is_trained_on_once_a_step(quick):
+    head = HEAD.replace(
+        "torch.nn.Linear(3, 2)",
+        "torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))",
+    )
+    one, other, kept = (
+        quick(head + PAIR.format(rate=rate, given=given))
+        for rate, given in (
+            (0.01, "fake.detach()"),
+            (0.02, "fake.detach()"),
+            (0.02, "torch.cat([fake.detach()])"),
+        )
+    )
+    assert samples(one) == IN_ORDER
+    # What a module has made is no data, also where it was cut off from its graph ...
+    assert one.column("weights") != other.column("weights")
+    assert one.consumed("batch") == other.consumed("batch")
+    # ... but is where the program keeps it as its own, as in a replay memory.
+    assert kept.consumed("batch") != other.consumed("batch")
+
+
+def test_two_draws_of_one_sample_are_trained_on_twice_a_step(quick):
+    loop = """
+loader = iter(DataLoader(Data(), batch_size=4, sampler=[0, 1, 2, 3, 0, 1, 2, 3]))
+for step in range(1):
+    for micro in range(2):
+        net(next(loader)[0]).square().mean().backward()
+    opt.step()
+"""
+    (once,) = samples(quick(HEAD + loop))
+    assert once == ["0", "1", "2", "3"] * 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.batch import Batch, batch_of
+from spotchaos.probe.batch import OUTPUTS, Batch, batch_of
 from spotchaos.probe.course import COURSE
 from spotchaos.probe.forwards import Forward
 from spotchaos.probe.leaves import leaves_of
@@ -126,5 +126,6 @@ def _watch_gradients(forward: Forward, result: Any) -> None:
             if node is not None:
                 node.register_prehook(arrived)
                 forward.has_node = True
+                OUTPUTS.add(leaf)
     except Exception as error:
         SESSION.trouble("output of a forward", error)
