@@ -30,7 +30,8 @@ class Saves:
         self.at_begin: Callable[[int], None] | None = (
             None  # samples and writes the state
         )
-        self.at_load: Callable[[], None] | None = None
+        # Told what is about to be loaded into: a module; None, all that the program says.
+        self.at_load: Callable[[Any], None] | None = None
         # Whether another thread than the one that trains runs; the weights of an object.
         self.is_beside: Callable[[], bool] | None = None
         self.weights_in: Callable[[Any], list[str]] | None = None
@@ -271,13 +272,19 @@ class Saves:
         if not SESSION.may_train() or (found is None and path is not None):
             return
         self._loads += 1
-        if self.at_load is not None:
-            self.at_load()
+        if via == "dcp":
+            self.loads_into(None)
         if found is not None:
             SESSION.mark(
                 "load", path=shown(found), via=via, n=self._loads, step=SESSION.steps
             )
         SESSION.site("load-begin")
+
+    @shield
+    def loads_into(self, module: Any) -> None:
+        """Note that a module's state is about to be loaded; None: that of several."""
+        if self.at_load is not None and SESSION.may_train():
+            self.at_load(module)
 
     @shield
     def read(self, path: str) -> None:

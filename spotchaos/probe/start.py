@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from typing import TYPE_CHECKING
 
 from spotchaos.probe import recorder
 from spotchaos.probe.exits import watch_exit, watch_hang
@@ -20,7 +21,11 @@ from spotchaos.probe.redirect import install
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
+from spotchaos.probe.structure import LIVING, parameters_of
 from spotchaos.probe.window import TRAINING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def begin(orders: str) -> None:
@@ -92,9 +97,18 @@ def _write_saved_state(number: int) -> None:
         TRAINING.leave_out_others()
 
 
-def _begin_again() -> None:
-    # What others stepped before it, as to search for a rate on a copy, is undone by it.
-    if not SESSION.steps and not _is_beside():
+def _begin_again(module: Any) -> None:
+    # What others stepped before a resume loads its checkpoint, as to search for a rate on
+    # a copy, is undone by it.
+    if SESSION.steps or _is_beside():
+        return
+    trained = {
+        id(parameter)
+        for index, optimizer in LIVING.live_optimizers()
+        if index == TRAINING.main_optimizer()
+        for parameter in parameters_of(optimizer)
+    }
+    if module is None or any(id(p) in trained for p in module.parameters()):
         TRAINING.leave_out_others()
 
 

@@ -80,6 +80,25 @@ net.load_state_dict(a); opt.load_state_dict(b)
     assert again.consumed("batch")[1] == first.consumed("batch")[4]
 
 
+def test_a_sample_read_from_a_file_between_two_optimizers_begins_nothing_again(quick):
+    # As of a data set that keeps each sample in a file of its own.
+    alternating = """
+critic = nn.Linear(2, 1)
+opt_critic = torch.optim.SGD(critic.parameters(), lr=0.1)
+for step in range(3):
+    for _ in range(2):
+        {read}
+        critic(net(x[:8]).detach()).mean().backward(); opt_critic.step()
+    loss = critic(net(x[8:16])).mean()
+    opt.zero_grad(); loss.backward(); opt.step()
+"""
+    put = "torch.save(x, 'x.pt')\n"
+    plain = quick(HEAD + ADAM + put + alternating.format(read="pass"))
+    read = quick(HEAD + ADAM + put + alternating.format(read="torch.load('x.pt')"))
+    assert read.consumed("batch") == plain.consumed("batch")
+    assert read.column("weights") == plain.column("weights")
+
+
 SPECIFIED = """
 import torch
 torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Learning of every module with parameters, buffers or children, by registration."""
+"""Learning of every module with parameters, buffers or children, and of loads into one."""
 
 from __future__ import annotations
 
@@ -33,3 +33,11 @@ def hook_modules(torch: Any) -> None:
         AVERAGES.see_copy(self, is_late=SESSION.steps > 0, is_read=SAVES.is_nested())
 
     module.Module.__setstate__ = __setstate__
+    loads = module.Module.load_state_dict
+
+    @functools.wraps(loads)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        SAVES.loads_into(self)
+        return loads(self, *args, **kwargs)
+
+    module.Module.load_state_dict = load_state_dict
