@@ -223,3 +223,23 @@ def test_the_state_that_a_step_starts_from_is_dumped_with_what_it_makes(quick, p
     (value,) = memoryview((index.parent / (index.stem + ".bin")).read_bytes()).cast("f")
     assert value == float(ran.out)
     assert json.loads(index.read_text())["tensors"][0]["name"] == "weight"
+
+
+def test_a_module_that_is_traced_is_called_as_it_would_be(quick):
+    # As tensorboard's add_graph does it: twice, and the graphs must be equal. Were ours a
+    # part of one of them, the program would end here.
+    ran = quick(
+        """
+import torch
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+opt = torch.optim.SGD(net.parameters(), 0.1)
+traced = torch.jit.trace(net, torch.randn(8, 4))
+for step in range(3):
+    net(torch.randn(8, 4)).square().mean().backward()
+    opt.step(); opt.zero_grad()
+"""
+    )
+    assert ran.troubles == []
+    assert len(ran.steps) == 3
+    assert {"weights", "optimizer"} <= ran.states()[0]["c"].keys()

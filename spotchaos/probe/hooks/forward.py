@@ -63,10 +63,12 @@ def hook_forward(torch: Any) -> None:
     original = torch.nn.Module.__call__
     is_compiling = torch.compiler.is_compiling
     is_grad_enabled = torch.is_grad_enabled
+    # What is done to tensors while a graph is traced would become a part of it.
+    is_tracing = torch.jit.is_tracing
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it takes its place
-        if is_compiling() or COURSE.is_busy:
+        if COURSE.is_busy or is_compiling() or is_tracing():
             return original(self, *args, **kwargs)
         COURSE.is_busy = True
         try:
