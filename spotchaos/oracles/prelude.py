@@ -102,15 +102,32 @@ def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
         # came back to its own?
         return undone if undone and _returns(trace, undone) == undone else 0
     same = _repeated(line, trace)
-    return same if same and _later(line, trace, same) else 0
+    if same and _later(line, trace, same):
+        return same
+    # It made a step, so that there are moments to load a checkpoint into, and loaded it:
+    # nobody trains to weights that the line has only further on.
+    return next((s for s in sorted(trace.states) if _leaps(line, trace, s)), 0)
 
 
 def _later(line: RankLine, trace: RankTrace, step: int) -> bool:
     """Whether an attempt has weights at `step` that the line only has further on."""
+    steps = _steps_of(line, trace, step)
+    return bool(steps) and min(steps) > step
+
+
+def _leaps(line: RankLine, trace: RankTrace, step: int) -> bool:
+    """Whether no step of the line leads to the weights that an attempt has at `step`."""
+    if step - 1 not in trace.states or not _later(line, trace, step):
+        return False
+    before = max(_steps_of(line, trace, step - 1), default=-1)
+    return min(_steps_of(line, trace, step)) > before + 1
+
+
+def _steps_of(line: RankLine, trace: RankTrace, step: int) -> frozenset[int]:
+    """Return the steps of the line with the weights that an attempt has at `step`."""
     state = trace.states.get(step)
     fingerprint = state.components.get("weights") if state is not None else None
-    steps = line.table.get("weights", {}).get(fingerprint or "", frozenset())
-    return bool(steps) and min(steps) > step
+    return line.table.get("weights", {}).get(fingerprint or "", frozenset())
 
 
 def _repeated(line: RankLine, trace: RankTrace) -> int:

@@ -51,6 +51,35 @@ def test_steps_that_are_made_at_each_start_before_the_load_are_no_restart():
     assert (resume.joined, resume.prelude) == (12, LENGTH)
 
 
+def of_its_own(attempt):
+    """Return the attempt with a prelude that no step of the run was like."""
+
+    def told(trace):
+        def strange(mark):
+            made = {name: f"strange {value}" for name, value in mark.components.items()}
+            return replace(mark, components=made)
+
+        steps = [strange(m) if m.step <= LENGTH else m for m in trace.steps]
+        states = {
+            step: strange(state) if 0 < step < LENGTH else state
+            for step, state in trace.states.items()
+        }
+        return replace(trace, steps=tuple(steps), states=states)
+
+    return changed(attempt, ranks=told)
+
+
+def test_steps_that_only_make_a_state_to_load_into_are_no_restart():
+    first, last = resumed()
+    judgement = judge(trial_of(first, of_its_own(last)), BASELINE)
+    assert not judgement.findings
+    (resume,) = judgement.resumes
+    assert (resume.joined, resume.prelude) == (12, LENGTH)
+    first, last = resumed(lost("optimizer"))
+    judgement = judge(trial_of(first, of_its_own(last)), BASELINE)
+    assert "optimizer-not-restored" in names(judgement)
+
+
 @pytest.mark.parametrize("component", ["optimizer", "rng.torch", "scheduler"])
 def test_what_is_lost_after_such_steps_is_named(component):
     plain = judge(PLAIN.trial([13], flaw=lost(component)), BASELINE)
