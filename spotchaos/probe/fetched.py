@@ -53,8 +53,8 @@ class _Entry:
             first, rest = divmod(start - low, row)
             own = tensor.stride(0) * tensor.element_size()
             rows = int(tensor.shape[0])
-            if count != len(self.ids) or own != row or rest + 1 > row:
-                return self.ids
+            if count != len(self.ids) or own != row or rest + 1 > row or rows == count:
+                return self.ids  # the very list: who is given it again adds no sample
             return self.ids[first : first + rows]
         return None
 

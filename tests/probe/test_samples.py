@@ -278,7 +278,7 @@ net[1].bias.data.fill_({rate})
 for x, y in DataLoader(Data(), batch_size=4):
     fake = net(x)
     opt_c.zero_grad()
-    (critic(x).square() + critic({given}).square()).mean().backward()
+    (critic(x[:]).square() + critic({given}).square()).mean().backward()
     opt_c.step()
     opt.zero_grad()
     (critic(fake) - critic(x)).square().mean().backward()
