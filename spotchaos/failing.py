@@ -69,7 +69,11 @@ def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Find
         allow_network: it could reach the network.
     """
     last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
-    quoted = f"; its last lines:\n{last}" if last else "; it printed nothing"
+    quoted = (
+        f"; its last lines:\n{last}"
+        if last
+        else "; it printed nothing, or nothing that had left its buffer"
+    )
     if attempt.ended is Ended.HUNG:
         stacks = f"\n{attempt.stacks}" if attempt.stacks else ""
         return Finding(

@@ -230,7 +230,7 @@ FAILING = {
         ["status 1", "no data today", "without spotchaos"],
     ),
     "never-ends": (
-        "import time\nprint('waiting')\nwhile True:\n    time.sleep(1)",
+        "import time\nprint('waiting', flush=True)\nwhile True:\n    time.sleep(1)",
         ["python", "train.py"],
         ["had not ended after", "waiting", "train.py", "--timeout"],
     ),

@@ -134,7 +134,7 @@ def test_two_watched_folders_share_one_order(bench, tmp_path):
 
 def test_marks_are_in_the_log_and_count_as_no_op(bench):
     code = (
-        "import sys; sys.stdout.write('sa'); sys.stdout.flush(); print('ved 1')\n"
+        "import sys; sys.stdout.write('sa'); sys.stdout.flush(); print('ved 1', flush=True)\n"
         f"open({str(bench.root / 'a')!r}, 'w').write('x')\n"
         "print('saved 2', flush=True)"
     )

@@ -1,5 +1,6 @@
 """FSDP2 on two ranks: saved, lost, loaded, with the bits of a quiet run."""
 
+import collections
 import os
 import pickle
 import shutil
@@ -7,6 +8,8 @@ import signal
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.utils.data import TensorDataset
 
 from spotchaos.errors import CheckpointError, SpotchaosError, StoreError
@@ -15,7 +18,7 @@ from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.manifest import NAME
 from spotchaos.training.peers import join
 from spotchaos.training.rng import capture_rng, restore_rng, seed_everything
-from spotchaos.training.sharded import ShardedStore, _Reader
+from spotchaos.training.sharded import ShardedStore, _Reader, _Unpickler
 from spotchaos.training.sync import Mirror
 from spotchaos.training.trainer import Schedule, Trainer
 from spotchaos.training.watch import InterruptionWatch
@@ -285,3 +288,29 @@ def test_a_hostile_metadata_file_is_refused_and_does_not_run(tmp_path):
     with pytest.raises(CheckpointError, match=r"asks for posix\.system"):
         _Reader(tmp_path).read_metadata()
     assert not os.path.exists("/tmp/hostile-metadata-ran")
+
+
+def _load(folder):
+    with (folder / ".metadata").open("rb") as file:
+        return _Unpickler(file).load()
+
+
+class Reaching:
+    """What is pickled as `getattr(owner, name)`, as older Pythons do with enums."""
+
+    def __init__(self, owner, name):
+        self.of = owner, name
+
+    def __reduce__(self):
+        return getattr, self.of
+
+
+def test_of_what_is_reached_by_name_only_the_members_of_an_enum_are_let_in(tmp_path):
+    plan = dcp.metadata.StorageMeta()
+    plan.modules = [Reaching(_MEM_FORMAT_ENCODING, "TORCH_CHANNELS_LAST")]
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(plan))
+    assert _load(tmp_path).modules == [_MEM_FORMAT_ENCODING.TORCH_CHANNELS_LAST]
+    for owner, name in ((collections.OrderedDict, "fromkeys"), (dict, "__class__")):
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(Reaching(owner, name)))
+        with pytest.raises(CheckpointError, match="which no checkpoint needs"):
+            _load(tmp_path)
