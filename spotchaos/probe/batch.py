@@ -1,8 +1,8 @@
 """What a training forward was given: its digest, and which samples it holds.
 
 Only data counts: a tensor that a graph produced is what another module made of it, and
-would differ in the last bits where nothing of the data does. So does one that was cut off
-from its graph (`discriminator(fake.detach())`).
+would differ in the last bits where nothing of the data does. The same holds for one that
+was cut off from its graph (`discriminator(fake.detach())`).
 """
 
 from __future__ import annotations
