@@ -172,15 +172,16 @@ def _lost(
 
 def _lost_frozen(link: Link) -> Iterator[Finding]:
     """Name the weights of modules that no optimizer trains, once for all ranks."""
-    ranks = _ranks(link, lambda view: frozen(view) is not None)
-    if not ranks:
+    found = {rank: frozen(view) for rank, view in sorted(link.views.items())}
+    lost = {rank: came for rank, came in found.items() if came is not None}
+    if not lost:
         return
+    ranks = list(lost)
     view = link.views[ranks[0]]
-    came = from_where(view.frozen or "fresh")
     yield Finding(
         "weights-not-restored",
         f"the program resumed at step {view.joined}, but {name_of('frozen')} came back"
-        f" {came}{on_ranks(ranks, link.views)}",
+        f" {from_where(lost[view.rank])}{on_ranks(ranks, link.views)}",
         hint=HINTS["frozen"],
         attempt=link.number,
         step=view.joined + 1,

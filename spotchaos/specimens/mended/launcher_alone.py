@@ -62,7 +62,7 @@ for step in range(load(), TOTAL):
     loss.backward()
     optimizer.step()
     scheduler.step()
-    time.sleep(0.15)
+    time.sleep(0.15)  # so that who trains on does so for more than a moment
     if (step + 1) % SAVE_EVERY == 0:
         save(step + 1)
     if stops:
