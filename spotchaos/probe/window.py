@@ -331,6 +331,10 @@ class Training:
             self._batch_is_open = False
             self.complete_step()
 
+    def progress(self) -> tuple[int, ...]:
+        """Return what moves when something is trained on: not a forward alone."""
+        return self.counted["backward"], self.counted["optimizer"], SESSION.steps
+
     @shield
     def exhausted(self, *, trains: bool) -> None:
         """Note that a loader is exhausted, one that trains if `trains`; may halt."""

@@ -216,6 +216,20 @@ for epoch in range(2):
     assert sum(len(s) for s in samples(ran)) == 48
 
 
+def test_looking_at_samples_in_training_mode_ends_no_epoch(quick):
+    loop = """
+shown = DataLoader(Data(), batch_size=24, shuffle=True)
+for epoch in range(2):
+    for number, (x, y) in enumerate(DataLoader(Data(), batch_size=8)):
+        train(x)
+        if number == 1: net(next(iter(shown))[0])
+    for x, y in shown: net(x)
+"""
+    ran = quick(HEAD + loop)
+    assert [s["epoch"] for s in ran.steps] == [0] * 3 + [1] * 3
+    assert ran.bye["counts"]["epoch-end"] == 2
+
+
 def test_modules_inside_the_loader_are_no_forwards(quick):
     loop = """
 scale = torch.nn.Linear(3, 3)

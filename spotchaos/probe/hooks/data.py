@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 class _Iteration:
     """One iterator: the samples whose batches are still to come, and whether it trains."""
 
-    __slots__ = ("count", "forwards", "has_ended", "indices", "trains")
+    __slots__ = ("count", "has_ended", "indices", "progress", "trains")
 
     def __init__(self) -> None:
         self.indices: deque[Any] = deque()
-        self.forwards = -1  # training forwards when it last handed out a batch
+        # Of training when it last handed out a batch. Forwards alone do not tell: who
+        # validates may do so in training mode, with gradients switched on.
+        self.progress: tuple[int, ...] | None = None
         self.trains = False
         self.count = 0  # batches handed out
         self.has_ended = False  # and was announced
@@ -43,7 +45,7 @@ class _Iteration:
             TRAINING.exhausted(trains=self.trains)
 
     def notice_training(self) -> None:
-        if 0 <= self.forwards < SESSION.counts["forward"]:
+        if self.progress not in (None, TRAINING.progress()):
             self.trains = True
 
 
@@ -122,7 +124,7 @@ def hook_loader(torch: Any) -> None:
 
 
 def _handed_out(iterator: Any, iteration: _Iteration, data: Any) -> None:
-    iteration.forwards = SESSION.counts["forward"]
+    iteration.progress = TRAINING.progress()
     iteration.count += 1
     if iteration.count == _length(iterator):
         _drained.append(iteration)
