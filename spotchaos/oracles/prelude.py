@@ -99,14 +99,26 @@ def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
     begun = _later(line, trace, 0)
     if begun:
         # It began with a checkpoint's weights: does it come back to them, when the line
-        # came back to its own?
-        return undone if undone and _returns(trace, undone) == undone else 0
+        # came back to its own, and not from there on as well?
+        if not undone or _returns(trace, undone) != undone:
+            return 0
+        return 0 if _is_in_turns(line, trace, undone) else undone
     same = _repeated(line, trace)
     if same and _later(line, trace, same):
         return same
     # It made a step, so that there are moments to load a checkpoint into, and loaded it:
     # nobody trains to weights that the line has only further on.
     return next((s for s in sorted(trace.states) if _leaps(line, trace, s)), 0)
+
+
+def _is_in_turns(line: RankLine, trace: RankTrace, undone: int) -> bool:
+    """Whether the line itself comes back to the weights that an attempt began with.
+
+    Several clients, or tasks, are each trained from the same weights: what leads back to
+    them is training then, and no search that every start begins with.
+    """
+    steps = _steps_of(line, trace, 0)
+    return any(step + undone in steps for step in steps)
 
 
 def _later(line: RankLine, trace: RankTrace, step: int) -> bool:

@@ -107,3 +107,85 @@ def test_the_clean_stop_tells_how_long_it_may_be():
     control = Trial(number=0, plan="step-end:13", attempts=(first, last))
     known = judge(trial_of(first, stopped), replace(BASELINE, control=control))
     assert "silent-restart" not in names(known)
+
+
+def in_turns(trace, *, every=4, turns=3):
+    """Return a rank's trace with the weights of clients that are trained in turns.
+
+    Each begins with the weights that all of them began with, as in federated averaging.
+    """
+    own = BASELINE.first.trace.ranks[trace.rank].states
+    begun = {
+        own[step].components["weights"]: own[step - step % (every * turns)]
+        for step in own
+        if step % every == 0
+    }
+
+    def turned(state):
+        known = begun.get(state.components["weights"])
+        if known is None:
+            return state
+        weights = known.components["weights"]
+        return replace(state, components={**state.components, "weights": weights})
+
+    states = {step: turned(state) for step, state in trace.states.items()}
+    return replace(trace, states=states)
+
+
+def test_clients_that_are_trained_in_turns_from_the_same_weights_are_no_prelude():
+    baseline = replace(
+        BASELINE, runs=tuple(changed(each, ranks=in_turns) for each in BASELINE.runs)
+    )
+    first, last = PLAIN.trial([13]).attempts
+    attempts = [changed(each, ranks=in_turns) for each in (first, last)]
+    judgement = judge(trial_of(*attempts), baseline)
+    assert not judgement.findings
+    (resume,) = judgement.resumes
+    assert (resume.joined, resume.prelude) == (12, 0)
+
+
+def with_search(attempt):
+    """Return the attempt with a search before it, from which the weights come back."""
+
+    def lead(trace):
+        start = trace.states[0]
+
+        def strange(step):
+            weights = f"sought {step} from {start.components['weights']}"
+            return replace(
+                start, step=step, components={**start.components, "weights": weights}
+            )
+
+        states = {0: start} | {step: strange(step) for step in range(1, LENGTH)}
+        states |= {
+            LENGTH + step: replace(state, step=LENGTH + step)
+            for step, state in trace.states.items()
+        }
+        sought = [
+            replace(mark, components={"batch": f"sought {mark.step}"})
+            for mark in trace.steps[:LENGTH]
+        ]
+        sought = [replace(m, step=n) for n, m in enumerate(sought, start=1)]
+        later = [replace(mark, step=LENGTH + mark.step) for mark in trace.steps]
+        saves = [replace(save, step=LENGTH + save.step) for save in trace.saves]
+        finish = trace.finish and replace(trace.finish, step=LENGTH + trace.finish.step)
+        return replace(
+            trace,
+            states=states,
+            steps=(*sought, *later),
+            saves=tuple(saves),
+            finish=finish,
+        )
+
+    return changed(attempt, ranks=lead)
+
+
+def test_a_search_on_the_weights_that_each_start_has_is_a_prelude():
+    baseline = replace(
+        BASELINE, runs=tuple(with_search(each) for each in BASELINE.runs)
+    )
+    first, last = (with_search(each) for each in PLAIN.trial([13]).attempts)
+    judgement = judge(trial_of(first, last), baseline)
+    (resume,) = judgement.resumes
+    assert (resume.joined, resume.prelude) == (12 + LENGTH, LENGTH)
+    assert not judgement.findings
