@@ -139,7 +139,7 @@ class _Builder:
                 first.wall_s * HANG_FACTOR + HANG_EXTRA_S,
             ),
         )
-        second = self._second_run(first, view)
+        second = self._second_run(first)
         self._demand_finished(second)
         light = self._light_run(first)
         self._demand_finished(light)
@@ -189,7 +189,7 @@ class _Builder:
         self._tell(PhaseStarted(name))
         view = self._stage.new_view(name.replace(" ", "-"))
         if keep:
-            self._warming.begin(self._stage, view)
+            self._warming.begin(self._stage)
         try:
             attempt = run_attempt(
                 self._stage,
@@ -241,12 +241,12 @@ class _Builder:
         except (HarnessError, OSError):
             self._log = None
 
-    def _second_run(self, first: Attempt, view: View) -> Attempt:
+    def _second_run(self, first: Attempt) -> Attempt:
         """Run again, from a zygote if there can be one; it must equal the first run."""
         if self._stage.zygote is not None:
             return self._run("baseline 2")
         try:
-            zygote = self._warming.complete(self._stage, first, view)
+            zygote = self._warming.complete(self._stage, first)
         except (HarnessError, OSError) as error:
             self._notes.append(Note("cold-path", f"every run is fresh: {error}"))
             zygote = None

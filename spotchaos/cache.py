@@ -23,8 +23,8 @@ from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
 from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import View, Workspace
-from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
+from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.zygote import Zygote, preloadable, raised_for, start_of
 from spotchaos.model import Attempt, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
@@ -153,7 +153,7 @@ def recall(
     )
     tell(PhaseStarted("baseline of before"))
     view = stage.new_view("baseline-of-before")
-    stage = replace(stage, zygote=_zygote(stage, view, entry.modules))
+    stage = replace(stage, zygote=_zygote(stage, entry.modules))
     attempt = run_attempt(stage, view, None)
     tell(AttemptEnded("baseline of before", attempt))
     first: Attempt = entry.ground["baseline"].first
@@ -177,19 +177,14 @@ def recall(
     return ground
 
 
-def _zygote(
-    stage: Stage, view: View, modules: tuple[tuple[str, str], ...]
-) -> Zygote | None:
+def _zygote(stage: Stage, modules: tuple[tuple[str, str], ...]) -> Zygote | None:
     program = stage.program
     start = start_of(program.command, program.environment, program.folder)
     if not stage.settings.warm or start is None or not modules:
         return None
     try:
-        return Zygote(
-            start,
-            environment_for(program, view),
-            preloadable(modules, program.folder),
-            stage.workspace.scratch / "zygote.err",
+        return raised_for(
+            program, start, stage.workspace, preloadable(modules, program.folder)
         )
     except (HarnessError, OSError):
         return None

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch.foreseen import foreseen
-from spotchaos.launch.view import View
-from spotchaos.launch.zygote import Zygote, environment_for, preloadable, start_of
+from spotchaos.launch.zygote import Zygote, preloadable, raised_for, start_of
 from spotchaos.model import Attempt, RankTrace
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.stage import Stage
@@ -23,7 +22,7 @@ class Warming:
     def __init__(self) -> None:
         self._forecast: Zygote | None = None  # imports while the first run goes on
 
-    def begin(self, stage: Stage, view: View) -> None:
+    def begin(self, stage: Stage) -> None:
         """Let a zygote import what the script says, beside the first run: on its core."""
         program = stage.program
         if self._forecast is not None or stage.zygote is not None:
@@ -35,15 +34,11 @@ class Warming:
         if start is None or not modules:
             return
         with suppress(HarnessError, OSError):
-            self._forecast = Zygote(
-                start,
-                environment_for(program, view),
-                modules,
-                stage.workspace.scratch / "zygote.err",
-                is_forecast=True,
+            self._forecast = raised_for(
+                program, start, stage.workspace, modules, is_forecast=True
             )
 
-    def complete(self, stage: Stage, first: Attempt, view: View) -> Zygote | None:
+    def complete(self, stage: Stage, first: Attempt) -> Zygote | None:
         """Return a zygote that has imported what the first run did.
 
         Returns:
@@ -55,10 +50,12 @@ class Warming:
         program, rank = stage.program, main_rank(first)
         start = start_of(program.command, program.environment, program.folder)
         modules: list[str] = []
+        seen: set[str] = set()
         if rank is not None:
+            seen = {name for name, _ in rank.modules}
             modules = preloadable(rank.modules, program.folder)
         zygote, self._forecast = self._forecast, None
-        if zygote is not None and not zygote.forecast <= set(modules):
+        if zygote is not None and not zygote.forecast <= seen:
             zygote.close()  # it has imported what the program does not
             zygote = None
         if start is None or not modules:
@@ -66,12 +63,7 @@ class Warming:
         if zygote is not None:
             zygote.complete(modules)
             return zygote
-        return Zygote(
-            start,
-            environment_for(program, view),
-            modules,
-            stage.workspace.scratch / "zygote.err",
-        )
+        return raised_for(program, start, stage.workspace, modules)
 
     def close(self) -> None:
         """End a zygote that was begun and not completed."""

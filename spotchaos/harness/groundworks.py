@@ -21,7 +21,13 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import Start, Zygote, environment_for, start_of
+from spotchaos.launch.zygote import (
+    Start,
+    Zygote,
+    environment_for,
+    raised_for,
+    start_of,
+)
 from spotchaos.settings import Settings
 from spotchaos.stage import wanted_by
 
@@ -187,8 +193,7 @@ class Groundworks:
             modules = OF_TORCH if start.module is None else OF_REFERENCE
             key = (start.interpreter, start.flags, modules, *sorted(kept.items()))
             if key not in self._zygotes:
-                complaints = workspace.scratch / "zygote.err"
-                zygote = Zygote(start, environment, modules, complaints)
+                zygote = raised_for(program, start, workspace, modules)
                 zygote.is_vouched_for = self._vouches
                 self._zygotes[key] = zygote
         except HarnessError:

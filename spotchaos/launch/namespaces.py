@@ -238,15 +238,17 @@ def _mount(
 
 def remove_tree(folder: str) -> None:
     """Remove a folder of ours, also where overlayfs left folders without permissions."""
+    opened: set[str] = set()
 
     def allow(function: Callable[..., Any], path: str, _: Any) -> None:
         try:
             os.chmod(os.path.dirname(path), 0o700)
-            if os.path.isdir(path) and not os.path.islink(path):
-                os.chmod(path, 0o700)
-                shutil.rmtree(path, ignore_errors=True)
-            else:
+            if not os.path.isdir(path) or os.path.islink(path):
                 function(path)
+            elif path not in opened:  # one such folder may hold others
+                opened.add(path)
+                os.chmod(path, 0o700)
+                shutil.rmtree(path, onerror=allow)
         except OSError:
             pass
 

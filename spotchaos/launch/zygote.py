@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -18,15 +19,16 @@ import socket
 import struct
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from spotchaos.errors import HarnessError
+from spotchaos.launch.addresses import own_addresses
 from spotchaos.launch.environment import environment_of
 from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import View
+from spotchaos.launch.workspace import View, Workspace
 from spotchaos.trace.format import ORDERS_VARIABLE
 
 CHILD = Path(__file__).parent / "zygote_child.py"
@@ -202,6 +204,62 @@ def preloadable(modules: Sequence[tuple[str, str]], folder: Path) -> list[str]:
     ]
 
 
+def raised_for(
+    program: Program,
+    start: Start,
+    workspace: Workspace,
+    modules: Sequence[str],
+    *,
+    is_forecast: bool = False,
+) -> Zygote:
+    """Return a zygote of a program, whose imports touch nothing of the user's.
+
+    Args:
+        program: whose environment it has.
+        start: interpreter and flags.
+        workspace: where it has a view of its own while it imports.
+        modules: what to import, in order.
+        is_forecast: see `Zygote`.
+
+    Raises:
+        HarnessError: it did not come up, or nothing may be forked from it.
+    """
+    view = workspace.view(f"zygote-{secrets.token_hex(3)}")
+    return Zygote(
+        start,
+        environment_for(program, view),
+        modules,
+        workspace.scratch / "zygote.err",
+        is_forecast=is_forecast,
+        isolation=isolation_in(view, program),
+        on_imported=view.close,
+    )
+
+
+def isolation_in(view: View, program: Program) -> dict[str, Any] | None:
+    """Return how a zygote is isolated while it imports: as an attempt in a view is.
+
+    Its processes stay those of the machine, since the harness must know their numbers.
+    """
+    mechanisms = view.workspace.mechanisms
+    left = {"pid"} | ({"network"} if program.allow_network else set())
+    if not view.is_overlay:
+        left.add("mount")  # a copy of the folder protects nothing else
+    names = [name for name in mechanisms.namespaces if name not in left]
+    if not set(names) - {"user"}:
+        return None
+    mounts = []
+    if "mount" in names:
+        mounts = view.mount_steps(view.attempt_folder(0), tmp_elsewhere=False)
+    return {
+        "unshare": names,
+        "root": None if "mount" not in names else str(view.root()),
+        "mounts": mounts,
+        "host_name": view.host_name,
+        "addresses": own_addresses() if "network" in names else [],
+    }
+
+
 def environment_for(program: Program, view: View) -> dict[str, str]:
     """Return the attempts' environment, without the orders that each has of its own."""
     offline = "network" in view.workspace.mechanisms.namespaces
@@ -232,6 +290,9 @@ class Zygote:
         complaints: file for what it prints.
         is_forecast: `modules` are a guess; it imports them meanwhile, and can be asked
             for nothing until `complete` has said what else.
+        isolation: what `inside.SPEC` says of namespaces and mounts, for its imports;
+            None: they run as they would on the machine.
+        on_imported: called once, when it imports no more.
 
     Attributes:
         confirmed: names of findings about its forks that fresh processes showed as well.
@@ -250,7 +311,10 @@ class Zygote:
         complaints: Path,
         *,
         is_forecast: bool = False,
+        isolation: Mapping[str, Any] | None = None,
+        on_imported: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_imported: Callable[[], None] | None = on_imported
         self._lock = threading.Lock()
         self._start = start
         self.gone: str | None = None  # why it can be asked no more
@@ -277,6 +341,7 @@ class Zygote:
             "inside": str(INSIDE),
             "package": str(PACKAGE),
             "modules": list(modules),
+            "isolation": None if isolation is None else dict(isolation),
         }
         self.forecast = frozenset(modules)
         try:
@@ -305,6 +370,12 @@ class Zygote:
         if not said.get("ready"):
             self.close()
             raise HarnessError(f"no warm path: {said.get('reason')}")
+        self._end_imports()
+
+    def _end_imports(self) -> None:
+        imported, self._on_imported = self._on_imported, None
+        if imported is not None:
+            imported()
 
     def serves(self, start: Start) -> bool:
         """Tell whether a program of this start can be forked from here."""
@@ -368,6 +439,7 @@ class Zygote:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._end_imports()
 
 
 @dataclass(slots=True)

@@ -1,9 +1,11 @@
 """The zygote's own process: it has imported what the program imports, and forks attempts.
 
 It runs under the program's interpreter, with the program's environment, and computes
-nothing: a fork after a parallel region of OpenMP hangs. Each request carries the `spec`
-of an attempt; a forked child carries it out with `inside.main`, and the program runs in
-that child's grandchild as if a fresh interpreter had started it.
+nothing: a fork after a parallel region of OpenMP hangs. What it imports runs isolated, in
+a view of its own: an import may write files and ask the network. Each request carries the
+`spec` of an attempt; a forked child goes back to the machine's own mounts and carries it
+out with `inside.main`, and the program runs in that child's grandchild as if a fresh
+interpreter had started it.
 
 Standard library only, Python 3.9 and newer. Run by path, with the descriptor of a
 SEQPACKET socket as its one argument; the first message says what to import.
@@ -32,6 +34,7 @@ import sys
 import threading
 import types
 import zipfile
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 FDS = struct.Struct("4i")  # spec, control, lifeline, complaints
@@ -63,27 +66,29 @@ def main(connection: socket.socket) -> None:
     begin = json.loads(connection.recv(1 << 24))
     streams = _look_of_streams()
     inside = _load(begin["inside"])
+    imports = _load(os.path.join(os.path.dirname(begin["inside"]), "importing.py"))
     _forget_own_folder()
+    try:
+        home = imports.isolate(inside, begin["isolation"])
+    except OSError as error:
+        _say(connection, reason=f"imports cannot be isolated: {error}")
+        return
     warm = _probe(begin["package"])
-    before = dict(os.environ)
-    failed = _preload(begin["modules"])
+    before, had = dict(os.environ), imports.descriptors()
+    failed = imports.preload(begin["modules"])
     rest = connection.recv(1 << 24)
     if not rest:
         return  # nobody wants it
-    failed += _preload(json.loads(rest)["modules"])
+    failed += imports.preload(json.loads(rest)["modules"])
     # Variables that imports set, which an import that is done already sets no more.
     changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
-    reason = _unfit()
+    reason = imports.unfit(had)
     _preloaded.extend(m for m in sys.modules.values() if m not in (sys, builtins))
     gc.collect()
     gc.freeze()
     # Attempts end without anybody waiting for them here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    connection.send(
-        json.dumps(
-            {"ready": reason is None, "reason": reason, "failed": failed}
-        ).encode()
-    )
+    _say(connection, reason=reason, failed=failed)
     while True:
         content, ancillary, _, _ = connection.recvmsg(
             1 << 16, socket.CMSG_SPACE(FDS.size)
@@ -95,10 +100,17 @@ def main(connection: socket.socket) -> None:
         if pid == 0:
             connection.close()
             request = {**json.loads(content), "streams": streams, "changed": changed}
-            _carry_out(inside, warm, request, descriptors)
+            _carry_out(inside, home, warm, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(json.dumps({"pid": pid}).encode())
+
+
+def _say(
+    connection: socket.socket, *, reason: str | None, failed: Sequence[str] = ()
+) -> None:
+    said = {"ready": reason is None, "reason": reason, "failed": list(failed)}
+    connection.send(json.dumps(said).encode())
 
 
 def _load(path: str) -> Any:
@@ -131,44 +143,12 @@ def _probe(package: str) -> Any:
     return warm
 
 
-def _preload(modules: list[str]) -> list[str]:
-    """Import by name, in the order of the first run; return what could not be."""
-    failed = []
-    null = open(os.devnull, "w")  # noqa: SIM115 - put back below
-    out, err = sys.stdout, sys.stderr
-    sys.stdout = sys.stderr = null
-    try:
-        for name in modules:
-            if name in sys.modules:
-                continue
-            try:
-                importlib.import_module(name)
-            except BaseException:
-                failed.append(name)
-    finally:
-        sys.stdout, sys.stderr = out, err
-        null.close()
-    return failed
-
-
-def _unfit() -> str | None:
-    """Say why nothing may be forked from here; None if all is well."""
-    if threading.active_count() > 1:
-        names = ", ".join(thread.name for thread in threading.enumerate()[1:4])
-        return f"imports started threads: {names}"
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return "imports started processes"
-    except ChildProcessError:
-        pass
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "imports initialised CUDA, which no fork survives"
-    return None
-
-
 def _carry_out(
-    inside: Any, warm: Any, request: dict[str, Any], descriptors: tuple[int, ...]
+    inside: Any,
+    home: Any,
+    warm: Any,
+    request: dict[str, Any],
+    descriptors: tuple[int, ...],
 ) -> NoReturn:
     """Be the first process of one attempt."""
     described, control, lifeline, complaints = descriptors
@@ -178,6 +158,7 @@ def _carry_out(
         os.dup2(complaints, 1)
         os.dup2(complaints, 2)
         os.close(complaints)
+        home.go_back()
         with os.fdopen(described) as file:
             spec = json.load(file)
         spec.update(control=control, lifeline=lifeline, harness=os.getppid())

@@ -12,7 +12,7 @@ from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import Warm, Zygote, environment_for, start_of
+from spotchaos.launch.zygote import Warm, raised_for, start_of
 
 BOUND_S = 60.0
 # What a training program has imported by its end, torch left out: it is slow to import.
@@ -81,12 +81,7 @@ def run_both(place):
             assert start is not None, f"no zygote serves {program.command}"
             key = (start.interpreter, start.flags, *sorted(program.environment.items()))
             if key not in zygotes:
-                zygotes[key] = Zygote(
-                    start,
-                    environment_for(program, view),
-                    PRELOADED,
-                    workspace.scratch / "zygote.err",
-                )
+                zygotes[key] = raised_for(program, start, workspace, PRELOADED)
             way = Warm(zygotes[key], start)
         attempt = launch(program, view, number=1, orders={}, warm=way)
         try:

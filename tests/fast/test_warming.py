@@ -22,7 +22,7 @@ SLEEPS = "import time\ntime.sleep(600)\n"
 def stage(place, tmp_path):
     workspace, _ = place
     (workspace.folder / "prog.py").write_text("import foreseen_one\n")
-    packages = tmp_path / "packages"
+    packages = tmp_path / "site-packages"
     packages.mkdir()
     for name in ("foreseen_one", "seen"):
         (packages / f"{name}.py").write_text("")
@@ -64,10 +64,10 @@ def first_run(stage, *modules):
 
 
 def test_a_forecast_that_was_right_is_completed(stage):
-    view, warming = stage.workspace.view("right"), Warming()
-    warming.begin(stage, view)
+    warming = Warming()
+    warming.begin(stage)
     first = first_run(stage, "foreseen_one", "torch", "seen")
-    zygote = warming.complete(stage, first, view)
+    zygote = warming.complete(stage, first)
     try:
         assert zygote.forecast == {"foreseen_one", "torch"}
         assert zygote.failed == ()
@@ -77,9 +77,9 @@ def test_a_forecast_that_was_right_is_completed(stage):
 
 def test_a_forecast_of_what_is_not_imported_is_thrown_away(stage):
     (stage.packages / "foreseen_one.py").write_text(SLEEPS)  # nobody waits for it
-    view, warming = stage.workspace.view("wrong"), Warming()
-    warming.begin(stage, view)
-    zygote = warming.complete(stage, first_run(stage, "torch"), view)
+    warming = Warming()
+    warming.begin(stage)
+    zygote = warming.complete(stage, first_run(stage, "torch"))
     try:
         assert zygote.forecast == {"torch"}
     finally:
@@ -88,7 +88,7 @@ def test_a_forecast_of_what_is_not_imported_is_thrown_away(stage):
 
 def test_a_forecast_that_ends_its_process_is_said(stage):
     (stage.packages / "foreseen_one.py").write_text("import os\nos._exit(3)\n")
-    view, warming = stage.workspace.view("ended"), Warming()
-    warming.begin(stage, view)
+    warming = Warming()
+    warming.begin(stage)
     with pytest.raises(HarnessError, match="zygote ended"):
-        warming.complete(stage, first_run(stage, "foreseen_one", "torch"), view)
+        warming.complete(stage, first_run(stage, "foreseen_one", "torch"))

@@ -11,13 +11,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
-from spotchaos.launch.zygote import (
-    Warm,
-    Zygote,
-    ZygoteGoneError,
-    environment_for,
-    start_of,
-)
+from spotchaos.launch.zygote import Warm, ZygoteGoneError, raised_for, start_of
 
 BOUND_S = 60.0
 STARTS_A_THREAD = """
@@ -27,7 +21,14 @@ threading.Thread(target=threading.Event().wait, daemon=True, name="poller").star
 
 
 @pytest.fixture
-def raise_zygote(place):
+def packages(place):
+    folder = place[0].folder / "site-packages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def raise_zygote(place, packages):
     workspace, _ = place
     raised = []
 
@@ -35,13 +36,12 @@ def raise_zygote(place):
         command = (sys.executable, "prog.py")
         (workspace.folder / "prog.py").write_text("print('ran')\n")
         own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        own["PYTHONPATH"] = str(workspace.folder)
+        own["PYTHONPATH"] = str(packages)
         program = Program(command=command, folder=workspace.folder, environment=own)
         start = start_of(command, own, workspace.folder)
         view = workspace.view(f"lost-{len(raised)}-{threading.get_ident()}")
         raised.append(view)
-        complaints = workspace.scratch / "zygote.err"
-        zygote = Zygote(start, environment_for(program, view), modules, complaints)
+        zygote = raised_for(program, start, workspace, modules)
         raised.append(zygote)
         return program, view, Warm(zygote, start)
 
@@ -97,14 +97,25 @@ def test_attempt_outlives_the_zygote_that_forked_it(raise_zygote):
             "imports started processes",
         ),
         ("import os\nos._exit(3)\n", "the zygote ended"),
+        ("log = open('made-by-an-import', 'w')\n", "imports left open: /"),
+        (
+            "import tempfile\ncache = tempfile.mkdtemp()\n",
+            "imports made temporary files",
+        ),
     ],
-    ids=["starts a thread", "starts a process", "ends the process"],
+    ids=[
+        "starts a thread",
+        "starts a process",
+        "ends the process",
+        "keeps a file open",
+        "makes a temporary folder",
+    ],
 )
 def test_import_that_a_fork_does_not_survive_is_refused(
-    place, raise_zygote, source, reason
+    packages, raise_zygote, source, reason
 ):
-    name = f"bad_{abs(hash(reason))}"
-    (place[0].folder / f"{name}.py").write_text(source)
+    name = f"bad_{abs(hash(source))}"
+    (packages / f"{name}.py").write_text(source)
     with pytest.raises(HarnessError, match=reason):
         raise_zygote(name)
 
@@ -114,15 +125,17 @@ def test_import_that_a_fork_does_not_survive_is_refused(
     ["raise RuntimeError('no')", "raise SystemExit(1)", "import nothing_at_all", "1 +"],
     ids=["raises", "exits", "misses a module", "is no Python"],
 )
-def test_import_that_fails_is_left_to_the_program(place, raise_zygote, source):
+def test_import_that_fails_is_left_to_the_program(packages, raise_zygote, source):
     name = f"fails_{abs(hash(source))}"
-    (place[0].folder / f"{name}.py").write_text(source)
+    (packages / f"{name}.py").write_text(source)
     _, _, warm = raise_zygote(name, "json")
     assert warm.zygote.failed == (name,)
 
 
-def test_variable_that_an_import_sets_is_there_in_forked_programs(place, raise_zygote):
-    (place[0].folder / "sets_one.py").write_text("import os; os.environ['SET'] = '1'\n")
+def test_variable_that_an_import_sets_is_there_in_forked_programs(
+    place, packages, raise_zygote
+):
+    (packages / "sets_one.py").write_text("import os; os.environ['SET'] = '1'\n")
     program, view, warm = raise_zygote("sets_one")
     (place[0].folder / "prog.py").write_text("import os; print(os.environ['SET'])\n")
     attempt = launch(program, view, number=1, orders={}, warm=warm)

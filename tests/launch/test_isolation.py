@@ -322,6 +322,56 @@ print(last)
 """
 
 
+def test_a_zygote_of_another_user_touches_nothing(tmp_path):
+    root = Path(__file__).parents[2]
+    interpreter = interpreter_of_nobody(root)
+    import tempfile
+
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        folder = Path(place, "work")
+        packages = Path(place, "site-packages")
+        for path in (Path(place), folder, packages):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o777)
+        packages.joinpath("writes.py").write_text("open('by-import', 'w').close()\n")
+        code = "import os, sys; print('json' in sys.modules, os.getuid(), os.getcwd())"
+        (folder / "prog.py").write_text(code)
+        done = as_nobody(
+            interpreter, "-c", ZYGOTE, str(folder), str(packages), cwd=root
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [f"True 65534 {folder}"] * 2
+        assert [entry.name for entry in folder.iterdir()] == ["prog.py"]
+
+
+ZYGOTE = """
+import os, sys
+from pathlib import Path
+from spotchaos.launch.program import Program
+from spotchaos.launch.starting import launch
+from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.zygote import Warm, raised_for, start_of
+folder = Path(sys.argv[1])
+own = {**os.environ, "PYTHONPATH": sys.argv[2]}
+program = Program((sys.executable, "prog.py"), folder, environment=own)
+start = start_of(program.command, own, folder)
+with Workspace(folder) as workspace:
+    zygote = raised_for(program, start, workspace, ["writes", "json"])
+    assert zygote.failed == (), zygote.failed
+    for number in (1, 2):
+        view = workspace.view(f"a{number}")
+        warm = Warm(zygote, start)
+        attempt = launch(program, view, number=1, orders={}, warm=warm)
+        attempt.wait(60)
+        print(attempt.output_tail)
+        attempt.close()
+    zygote.close()
+    scratch = workspace.scratch
+assert not os.path.exists(scratch), "the view of the zygote is still there"
+assert not os.path.exists("/by-import")
+"""
+
+
 def as_nobody(*command, cwd):
     return subprocess.run(
         ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command],

@@ -1,0 +1,124 @@
+"""What a zygote imports touches nothing of the user's, and never the user's own modules."""
+
+import os
+import socket
+import sys
+
+import pytest
+
+from spotchaos.launch.attempt import Exited
+from spotchaos.launch.program import Program
+from spotchaos.launch.starting import launch
+from spotchaos.launch.zygote import Warm, raised_for, start_of
+
+BOUND_S = 60.0
+# A program that says which of these it finds imported.
+SAYS = "import sys; print(*(name in sys.modules for name in {names!r}))\n"
+
+
+@pytest.fixture
+def packages(place):
+    folder = place[0].folder / "site-packages"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def raise_zygote(place):
+    workspace, _ = place
+    raised = []
+
+    def raise_zygote(*modules, path, allow_network=False):
+        command = (sys.executable, "prog.py")
+        own = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        own["PYTHONPATH"] = os.pathsep.join(map(str, path))
+        program = Program(
+            command, workspace.folder, environment=own, allow_network=allow_network
+        )
+        start = start_of(command, own, workspace.folder)
+        zygote = raised_for(program, start, workspace, modules)
+        raised.append(zygote)
+        return program, Warm(zygote, start)
+
+    yield raise_zygote
+    for zygote in raised:
+        zygote.close()
+
+
+@pytest.fixture
+def run(place):
+    views = []
+
+    def run(program, warm):
+        view = place[0].view("isolated")
+        views.append(view)
+        attempt = launch(program, view, number=1, orders={}, warm=warm)
+        try:
+            assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
+            return attempt.output_tail
+        finally:
+            attempt.close()
+
+    yield run
+    for view in views:
+        view.close()
+
+
+def test_files_that_an_import_writes_are_not_the_users(
+    place, packages, tmp_path, raise_zygote, run
+):
+    folder = place[0].folder
+    places = [
+        str(folder / "by-import"),
+        str(tmp_path / "elsewhere"),
+        "by-import-at-cwd",
+    ]
+    (packages / "writes.py").write_text(
+        f"for place in {places!r}:\n    open(place, 'w').close()\n"
+    )
+    program, warm = raise_zygote("writes", path=[packages])
+    assert warm.zygote.failed == ()
+    assert not any(os.path.lexists(os.path.join("/", place)) for place in places)
+    # ... nor does the next attempt find them.
+    (folder / "prog.py").write_text(
+        f"import os, sys; print('writes' in sys.modules, *map(os.path.exists, {places!r}))"
+    )
+    assert run(program, warm) == "True False False False"
+
+
+def test_nobody_hears_what_an_import_asks_for(place, packages, raise_zygote):
+    if "network" not in place[0].mechanisms.namespaces:
+        pytest.skip("no network namespace here")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (packages / "asks.py").write_text(
+            "import socket\n"
+            f"socket.create_connection({server.getsockname()!r}, 5).close()\n"
+        )
+        _, warm = raise_zygote("asks", "json", path=[packages])
+        assert warm.zygote.failed == ("asks",)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+def test_a_network_that_is_allowed_is_there_for_imports(packages, raise_zygote):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (packages / "allowed.py").write_text(
+            "import socket\n"
+            f"socket.create_connection({server.getsockname()!r}, 5).close()\n"
+        )
+        _, warm = raise_zygote("allowed", path=[packages], allow_network=True)
+        assert warm.zygote.failed == ()
+
+
+def test_modules_that_are_not_installed_are_left_to_each_attempt(
+    place, packages, tmp_path, raise_zygote, run
+):
+    (packages / "installed.py").write_text("")
+    (tmp_path / "names_its_run.py").write_text("import uuid\nRUN = uuid.uuid4()\n")
+    (tmp_path / "spread").mkdir()
+    (tmp_path / "spread" / "over.py").write_text("")
+    names = ["installed", "names_its_run", "spread.over", "json"]
+    program, warm = raise_zygote(*names, path=[packages, tmp_path])
+    (place[0].folder / "prog.py").write_text(SAYS.format(names=names))
+    assert run(program, warm) == "True False False True"
