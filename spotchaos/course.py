@@ -19,6 +19,7 @@ from spotchaos.launch.workspace import View
 from spotchaos.model import Ended, NoticePlayed
 from spotchaos.plan import KillPoint
 from spotchaos.providers.notice import Follows, Notice
+from spotchaos.providers.service import Entry
 from spotchaos.settings import Settings
 from spotchaos.trace.format import STORE_SITES
 
@@ -340,11 +341,19 @@ class Course:
         service = self._surroundings.service
         assert service is not None
         done = self._done_before + self._steps()
-        self.notice = self._surroundings.announce(self._pace, done=done)
+        self.notice = self._surroundings.announce(
+            self._pace, done=done, is_patient=self._can_wait
+        )
         told: set[Notice] = set()
         paused: set[Notice] = set()
         self._tell(told)
-        self._let_go()
+        # Who trains waits at its kill point; threads and processes beside it go on.
+        waits_until_s = self._clock.monotonic() + self._surroundings.patience_s
+        waits = self._surroundings.patience_s > 0 and bool(told)
+        if waits:
+            self._running.thaw()
+        else:
+            self._let_go()
         in_steps = self._counts_in_steps
         while True:
             now = self._clock.now()
@@ -359,6 +368,12 @@ class Course:
                     self._running.freeze()
                     self._clock.sleep(FROZEN_S)
                     self._running.thaw()
+            if waits and (
+                any(not entry.is_refusal for entry in self._asked_since())
+                or self._clock.monotonic() >= waits_until_s
+            ):
+                waits = False
+                self._let_go()
             event = self._wait(LOOK_S)
             if isinstance(event, Exited):
                 break
@@ -403,22 +418,33 @@ class Course:
         service = self._surroundings.service
         if service is None or self.notice is None:
             return
-        log = service.log
-        since = [
-            entry
-            for entry in log
-            if self._news_at is not None
-            and (entry.answered_at or entry.at) >= self._news_at
-            and not entry.gave_token
-        ]
+        since = self._asked_since()
         refused = [entry for entry in since if entry.is_refusal]
         self.notice = replace(
             self.notice,
-            asked=len(log),
+            asked=len(service.log),
             asked_after=len(since),
             refused=len(refused),
             refusal=refused[-1].refusal if refused else "",
         )
+
+    def _asked_since(self) -> list[Entry]:
+        """Return the requests that were answered after the notice could be read."""
+        service = self._surroundings.service
+        if service is None or self._news_at is None:
+            return []
+        return [
+            entry
+            for entry in service.log
+            if (entry.answered_at or entry.at) >= self._news_at and not entry.gave_token
+        ]
+
+    @property
+    def _can_wait(self) -> bool:
+        """Whether the training is held at a site, in a window that steps do not end."""
+        by_steps = self._settings.grace_steps is not None
+        at_site = self._point is not None and self._point.after_s is None
+        return at_site and self._upload is None and not by_steps
 
     # --- bounds ---
 

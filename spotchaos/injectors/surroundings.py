@@ -48,6 +48,11 @@ POLLS_THAT_FIT = 2.5
 ENDS_THAT_FIT = 1.5
 MOST_OF_THE_REST = 0.8
 RECENT = 20  # requests that tell how often the program asks
+# Who polls beside the training sleeps for some seconds; AWS advises five. The training
+# waits for the next request, as in a compressed window none may fall.
+PATIENCE_S = 6.0
+POLLS_TO_WAIT = 1.2
+LONGEST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,11 @@ def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> 
     return min(cloud_s, wanted_s)
 
 
+def patience_s(poll_s: float) -> float:
+    """Return how long to wait for the next request of who asks every `poll_s`; 0: unknown."""
+    return min(max(PATIENCE_S, POLLS_TO_WAIT * poll_s), LONGEST_PATIENCE_S)
+
+
 class Store(Protocol):
     """What surroundings need of an object store, which outlives attempts."""
 
@@ -161,6 +171,7 @@ class Surroundings:
         self.addresses: list[str] = []
         self.hosts: dict[str, str] = {}
         self.service: NoticeService | None = None
+        self.patience_s = 0.0  # see `announce`
         self._time_scale = time_scale
         self._clock: Clock = clock or SystemClock()
         self._isolated = isolated
@@ -197,19 +208,27 @@ class Surroundings:
         if self._is_file:
             self._open.enter_context(on_files(self.service, folder / NOTICE_FOLDER))
 
-    def announce(self, pace: Pace | None, *, done: int) -> NoticePlayed:
+    def announce(
+        self, pace: Pace | None, *, done: int, is_patient: bool = False
+    ) -> NoticePlayed:
         """Begin the story; every deadline is fixed here.
 
         Args:
             pace: of the uninterrupted program; None: unknown.
             done: steps that the program has done.
+            is_patient: the training can wait for the program's next request, for
+                `patience_s` at most, by which the window is longer.
         """
         assert self.service is not None
         assert self.story is not None
         lasts_s = self.story.lasts_s
         if self._time_scale is None and lasts_s:
-            real_s = window_s(pace, done=done, poll_s=self._poll_s(), cloud_s=lasts_s)
-            self.service.compress(max(1.0, lasts_s / real_s))
+            poll_s = self._poll_s()
+            real_s = window_s(pace, done=done, poll_s=poll_s, cloud_s=lasts_s)
+            if is_patient and pace is not None and self._may_miss_requests(poll_s):
+                # What the provider gives is not made longer.
+                self.patience_s = min(patience_s(poll_s), lasts_s - real_s)
+            self.service.compress(max(1.0, lasts_s / (real_s + self.patience_s)))
         notices = self.service.announce()
         deadline = max((n.deadline for n in notices), default=self._clock.now())
         return NoticePlayed(
@@ -252,6 +271,14 @@ class Surroundings:
         while self._own:
             self._own.pop().close()
 
+    def _may_miss_requests(self, poll_s: float) -> bool:
+        """Tell whether a window may pass without a request of one who polls now and then."""
+        assert self.service is not None
+        assert self.story is not None
+        if self.story.provider not in PROVIDERS or self.service.held:
+            return False
+        return not 0 < poll_s <= LEAST_WINDOW_S
+
     @property
     def _is_file(self) -> bool:
         assert self.story is not None
@@ -293,11 +320,20 @@ class Surroundings:
         return int(self._own[-1].getsockname()[1])
 
     def _poll_s(self) -> float:
-        """Return the longest pause between the program's last requests."""
+        """Return the longest pause between recent requests for one item; 0: unknown.
+
+        Requests for several items come together, and say nothing of the pause after them.
+        """
         assert self.service is not None
-        moments = [entry.at for entry in self.service.log[-RECENT:]]
-        pauses = pairwise(moments)
-        return max(((b - a).total_seconds() for a, b in pauses), default=0.0)
+        asked = [entry for entry in self.service.log[-RECENT:] if not entry.gave_token]
+        moments: dict[str, list[datetime]] = {}
+        for entry in asked:
+            moments.setdefault(entry.path.partition("?")[0], []).append(entry.at)
+        pauses = [b - a for times in moments.values() for a, b in pairwise(times)]
+        if not pauses:
+            return 0.0
+        # Tries that follow one another at once are one poll: the pause goes on.
+        return max(*pauses, self._clock.now() - asked[-1].at).total_seconds()
 
 
 def _version(address: str) -> int:

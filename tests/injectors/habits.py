@@ -123,6 +123,14 @@ for name in ("TERM", "INT", "HUP", "USR1", "USR2"):
         )
     elif name != "INT" and "deaf" in HABITS:
         signal.signal(getattr(signal, f"SIG{name}"), lambda number, frame: None)
+if "polls-beside" in HABITS:
+
+    def ask_now_and_then():
+        while not PAUSE.wait(3):
+            if told(NOTICE):
+                stopped.append("notice")
+
+    threading.Thread(target=ask_now_and_then, daemon=True).start()
 for step in range(load(), TOTAL):
     epoch, position = divmod(step, PER_EPOCH)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))

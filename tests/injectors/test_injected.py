@@ -138,6 +138,15 @@ def test_cloud_seconds_are_compressed_so_that_the_deadline_comes_in_time(interru
     assert names(judgement) == ["notice-ignored"]
 
 
+def test_who_polls_now_and_then_is_waited_for(interrupted):
+    given = {"kill_at": ("step-end:13",), "notice": "aws"}
+    trial = held(interrupted("slow rare polls-beside", **given))
+    first = trial.attempts[0]
+    assert first.exit_code == 143
+    assert first.trace.completed in (13, 14)
+    assert first.notice.asked_after
+
+
 @SLOW
 @pytest.mark.parametrize("given", [{"signal": "TERM"}, {"notice": "aws"}])
 def test_the_smallest_window_is_searched(interrupted, given):
