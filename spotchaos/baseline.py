@@ -260,10 +260,13 @@ class _Builder:
         zygote.close()
         self._stage = replace(self._stage, zygote=None)
         fresh = self._run("baseline 2")
-        if unlike(first, fresh) is None:
-            self._notes.append(
-                Note("cold-path", f"a forked run was not the fresh one: {reason}")
+        own = unlike(first, fresh)
+        said = f"a forked run was not the fresh one: {reason}"
+        if own is not None:
+            said = (
+                f"its fresh runs are not alike, so that no forked one is trusted: {own}"
             )
+        self._notes.append(Note("cold-path", said))
         return fresh
 
     def _first_run(self) -> tuple[Attempt, View]:
@@ -342,6 +345,8 @@ class _Builder:
                     view,
                     point,
                     earlier=attempts,
+                    # What only a resume imports, it depends on as well.
+                    orders={"modules": self._stage.settings.warm},
                     quiet=point is not None,
                     store=store,
                 )

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import Zygote, preloadable, raised_for, start_of
-from spotchaos.model import Attempt, Ended, Note, RankTrace
+from spotchaos.model import Baseline, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import run_attempt
@@ -79,20 +80,24 @@ class Entry:
     modules: tuple[tuple[str, str], ...]
 
 
-def folder() -> Path:
-    """Return our own cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "spotchaos"
+def folder() -> Path | None:
+    """Return our own cache folder; None for a user who has no home."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(base or Path.home() / ".cache") / "spotchaos"
+    except RuntimeError:  # neither HOME nor an entry in the list of users
+        return None
 
 
 def may_keep(settings: Settings) -> bool:
     """Tell whether runs of now say anything about runs to come."""
-    return not (settings.no_cache or settings.allow_network or settings.keep)
+    is_alone = settings.no_cache or settings.allow_network or settings.keep
+    return not is_alone and folder() is not None
 
 
 def keep(settings: Settings, ground: Groundwork) -> None:
     """Keep groundwork for campaigns to come; what cannot be kept is not."""
-    stamps = _stamps(settings, ground.first_rank)
+    stamps = _stamps(settings, _all_ranks(ground.baseline))
     if stamps is None:
         return
     stage = ground.stage
@@ -106,6 +111,7 @@ def keep(settings: Settings, ground: Groundwork) -> None:
             "log": None if stage.log is None else replace(stage.log, data=None),
             "recorded": stage.recorded,
             "pty": stage.program.pty,
+            "is_forked": stage.zygote is not None,
         },
         ground={
             f.name: getattr(ground, f.name)
@@ -138,10 +144,11 @@ def recall(
     entry = _read(_path(settings))
     if entry is None:
         return None
-    first_rank: RankTrace = entry.ground["first_rank"]
-    if _stamps(settings, first_rank) != entry.stamps:
+    baseline: Baseline = entry.ground["baseline"]
+    if _stamps(settings, _all_ranks(baseline)) != entry.stamps:
         return None
     stage_values = dict(entry.stage)
+    is_forked: bool = stage_values.pop("is_forked")
     program = replace(program, pty=stage_values.pop("pty"))
     stage = Stage(
         settings,
@@ -153,11 +160,18 @@ def recall(
     )
     tell(PhaseStarted("baseline of before"))
     view = stage.new_view("baseline-of-before")
-    stage = replace(stage, zygote=_zygote(stage, entry.modules))
+    notes = [n for n in entry.ground["notes"] if n.name != "cached-baseline"]
+    if is_forked:  # else a note of before says why not
+        try:
+            stage = replace(stage, zygote=_zygote(stage, entry.modules))
+        except (HarnessError, OSError) as error:
+            notes.append(Note("cold-path", f"every run is fresh: {error}"))
     attempt = run_attempt(stage, view, None)
     tell(AttemptEnded("baseline of before", attempt))
-    first: Attempt = entry.ground["baseline"].first
-    if attempt.ended is not Ended.FINISHED or unlike(first, attempt) is not None:
+    if (
+        attempt.ended is not Ended.FINISHED
+        or unlike(baseline.first, attempt) is not None
+    ):
         if stage.zygote is not None:
             stage.zygote.close()
         view.close()
@@ -165,7 +179,7 @@ def recall(
     stage = replace(stage, finished_view=view, finished_attempt=attempt)
     kept = dict(entry.ground)
     kept["notes"] = (
-        *(n for n in kept["notes"] if n.name != "cached-baseline"),
+        *notes,
         Note(
             "cached-baseline",
             "the baselines are those of an earlier campaign, which one run of now equals;"
@@ -180,14 +194,18 @@ def recall(
 def _zygote(stage: Stage, modules: tuple[tuple[str, str], ...]) -> Zygote | None:
     program = stage.program
     start = start_of(program.command, program.environment, program.folder)
-    if not stage.settings.warm or start is None or not modules:
+    if start is None:
         return None
-    try:
-        return raised_for(
-            program, start, stage.workspace, preloadable(modules, program.folder)
-        )
-    except (HarnessError, OSError):
-        return None
+    return raised_for(
+        program, start, stage.workspace, preloadable(modules, program.folder)
+    )
+
+
+def _all_ranks(baseline: Baseline) -> list[RankTrace]:
+    """Return the ranks of the uninterrupted run, and of the control, which resumed."""
+    control = () if baseline.control is None else baseline.control.attempts
+    attempts = (baseline.first, *control)
+    return [rank for each in attempts for rank in each.trace.ranks.values()]
 
 
 def _path(settings: Settings) -> Path:
@@ -198,14 +216,16 @@ def _path(settings: Settings) -> Path:
         if k not in _OF_SHELLS and not k.startswith(_OF_TOOLS)
     )
     text = repr((__version__, sys.version, _SHAPE, values, environment))
-    return folder() / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pickle"
+    place = folder()
+    assert place is not None  # or `may_keep` had said so
+    return place / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.pickle"
 
 
-def _stamps(settings: Settings, rank: RankTrace) -> frozenset[Stamp] | None:
+def _stamps(settings: Settings, ranks: Sequence[RankTrace]) -> frozenset[Stamp] | None:
     """Return names, sizes and times of all that a run reads; None if that is too much.
 
-    The program's folder whole, the modules that it imported, the folders of installed
-    packages, what it loaded from elsewhere, and our own code.
+    The program's folder whole, the interpreter, the modules that were imported, the
+    folders of installed packages, what was loaded from elsewhere, and our own code.
     """
     found: set[Stamp] = set()
     own = Path(__file__).parent
@@ -215,9 +235,15 @@ def _stamps(settings: Settings, rank: RankTrace) -> frozenset[Stamp] | None:
             found.update(_stamp(Path(path, name)) for name in inside)
             if len(found) > MOST_ENTRIES:
                 return None
-    files = {file for _, file in rank.modules if file}
-    files |= {load.path for load in rank.loads if load.path.startswith("/")}
-    files |= {word for word in settings.command if word.startswith("/")}
+    files = {file for rank in ranks for _, file in rank.modules if file}
+    loads = (load.path for rank in ranks for load in rank.loads)
+    words = (*settings.command, *(settings.resume_cmd or ()))
+    files |= {path for path in (*loads, *words) if path.startswith("/")}
+    # Those of other folders may be given by a path that leads there.
+    files |= {str(settings.folder / word) for word in words if "/" in word}
+    files |= {
+        os.path.realpath(found) for found in map(shutil.which, words[:1]) if found
+    }
     found.update(_stamp(Path(file)) for file in files)
     found.update(_stamp(place) for place in _package_folders(files))
     return frozenset(found)

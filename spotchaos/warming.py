@@ -42,11 +42,14 @@ class Warming:
         """Return a zygote that has imported what the first run did.
 
         Returns:
-            None where the command cannot be forked at all.
+            None where every run is to be fresh.
 
         Raises:
-            HarnessError: it did not come up, or nothing may be forked from it.
+            HarnessError: it did not come up, nothing may be forked from it, or nothing
+                that is forked can stand for the command.
         """
+        if not stage.settings.warm:
+            return None
         program, rank = stage.program, main_rank(first)
         start = start_of(program.command, program.environment, program.folder)
         modules: list[str] = []
@@ -58,8 +61,17 @@ class Warming:
         if zygote is not None and not zygote.forecast <= seen:
             zygote.close()  # it has imported what the program does not
             zygote = None
-        if start is None or not modules:
-            return None
+        why = None
+        if start is None:
+            why = "it is not Python, nor a torchrun of ranks alone, that the command starts"
+        elif not modules:
+            why = "nobody saw what the first run imported"
+        elif program.pty:
+            why = "the program wants a terminal"
+        if start is None or why is not None:
+            if zygote is not None:
+                zygote.close()
+            raise HarnessError(f"no warm path: {why}")
         if zygote is not None:
             zygote.complete(modules)
             return zygote

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import pickle
+import types
 
 import pytest
 
@@ -50,8 +51,8 @@ def rank_of(place):
     )
 
 
-def stamps(place):
-    return cache._stamps(settings(place), rank_of(place))
+def stamps(place, **given):
+    return cache._stamps(settings(place, **given), [rank_of(place)])
 
 
 def test_nothing_changed_leaves_the_stamps_equal(place):
@@ -95,6 +96,61 @@ def test_a_new_package_invalidates(place):
     later = folder.stat().st_mtime_ns + 1_000_000
     os.utime(folder, ns=(later, later))
     assert stamps(place) != before
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"resume_cmd": ("python", "{place}/resume.py")}, "resume.py"),
+        ({"resume_cmd": ("python", "../tools/again.py")}, "tools/again.py"),
+        ({"command": ("{place}/bin/python", "train.py")}, "bin/python3"),
+    ],
+    ids=["another command's script", "by a path from the folder", "the interpreter"],
+)
+def test_what_a_command_names_in_other_folders_invalidates(place, given, path):
+    for folder in ("tools", "bin"):
+        (place / folder).mkdir()
+    for name in ("resume.py", "tools/again.py", "bin/python3"):
+        (place / name).write_text("")
+        (place / name).chmod(0o755)
+    (place / "bin" / "python").symlink_to("python3")
+    given = {
+        name: tuple(word.replace("{place}", str(place)) for word in words)
+        for name, words in given.items()
+    }
+    values = {"command": ("python", "train.py"), **given}
+    asked = Settings(folder=place / "work", **values)
+    before = cache._stamps(asked, [rank_of(place)])
+    (place / path).write_text("something else\n")
+    assert cache._stamps(asked, [rank_of(place)]) != before
+
+
+def test_what_only_the_resume_imported_or_read_invalidates(place):
+    def attempt(*modules):
+        rank = dataclasses.replace(rank_of(place), modules=modules)
+        return types.SimpleNamespace(trace=types.SimpleNamespace(ranks={0: rank}))
+
+    again = place / "again.py"
+    again.write_text("")
+    baseline = types.SimpleNamespace(
+        first=attempt(),
+        control=types.SimpleNamespace(attempts=(attempt(), attempt(("a", str(again))))),
+    )
+    before = cache._stamps(settings(place), cache._all_ranks(baseline))
+    again.write_text("something else\n")
+    assert cache._stamps(settings(place), cache._all_ranks(baseline)) != before
+
+
+def test_a_user_without_a_home_has_no_cache(place, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+
+    def getpwuid(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", getpwuid)
+    assert cache.folder() is None
+    assert not cache.may_keep(settings(place))
 
 
 def test_compiled_files_change_nothing(place):

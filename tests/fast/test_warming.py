@@ -1,14 +1,17 @@
 """A zygote imports beside the first run; a forecast that was wrong serves nobody."""
 
+import dataclasses
 import os
 import sys
 import types
 
 import pytest
 
+from spotchaos.baseline import _Builder
 from spotchaos.errors import HarnessError
 from spotchaos.launch.program import Program
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace
+from spotchaos.stage import Stage
 from spotchaos.warming import Warming
 
 AS_TORCH = """
@@ -92,3 +95,47 @@ def test_a_forecast_that_ends_its_process_is_said(stage):
     warming.begin(stage)
     with pytest.raises(HarnessError, match="zygote ended"):
         warming.complete(stage, first_run(stage, "foreseen_one", "torch"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"command": ("sh", "-c", "exec python prog.py")}, "it is not Python"),
+        ({"command": (sys.executable, "-c", "import prog")}, "it is not Python"),
+        ({"pty": True}, "the program wants a terminal"),
+    ],
+    ids=["a shell", "code on the command line", "a terminal"],
+)
+def test_why_nothing_can_be_forked_is_said(stage, changed, reason):
+    stage.program = dataclasses.replace(stage.program, **changed)
+    with pytest.raises(HarnessError, match=f"no warm path: {reason}"):
+        Warming().complete(stage, first_run(stage, "torch"))
+
+
+def test_nothing_is_said_where_every_run_is_to_be_fresh(stage):
+    stage.settings = types.SimpleNamespace(warm=False)
+    assert Warming().complete(stage, first_run(stage, "torch")) is None
+
+
+@pytest.mark.parametrize(
+    ("fresh", "said"),
+    [
+        ("torch", "a forked run was not the fresh one: it failed"),
+        ("other", "its fresh runs are not alike, so that no forked one is trusted"),
+    ],
+)
+def test_a_forked_run_that_is_another_is_said(stage, monkeypatch, fresh, said):
+    first = first_run(stage, "torch")
+    ended = dataclasses.replace(first, ended=Ended.FAILED)
+    runs = iter([ended, first if fresh == "torch" else ended])
+    builder = _Builder(
+        Stage(stage.settings, stage.program, stage.workspace), lambda event: None
+    )
+    zygote = types.SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(builder._warming, "complete", lambda stage, first: zygote)
+    monkeypatch.setattr(builder, "_run", lambda name: next(runs))
+    builder._second_run(first)
+    (note,) = builder._notes
+    assert note.name == "cold-path"
+    assert note.message.startswith(said)
+    assert builder._stage.zygote is None
