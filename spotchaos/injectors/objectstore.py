@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError, UsageError
+from spotchaos.injectors.s3_manners import AsS3
 from spotchaos.injectors.storage_dialects import Dialect, GsDialect, S3Dialect
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.storage_layer import Entry, StorageLayer
@@ -306,8 +307,7 @@ class S3Store(_ServedStore):
                 hint="stop it first, or start another process with `spotchaos s3`",
             )
         self._empty()
-        app: WSGIApplication = DomainDispatcherApplication(create_backend_app)
-        return app
+        return AsS3(DomainDispatcherApplication(create_backend_app), self._buckets)
 
     def _close(self) -> None:
         self._empty()

@@ -49,6 +49,11 @@ _S3_ERRORS: Final = {
         "The difference between the request time and the server's time is too large.",
     ),
     "unknown": (400, "InvalidRequest", "The request is not valid."),
+    "method": (
+        405,
+        "MethodNotAllowed",
+        "The specified method is not allowed against this resource.",
+    ),
     # CompleteMultipartUpload may answer 200 before it fails. Source: ibid.,
     # "CompleteMultipartUpload".
     "error-body": (200, "InternalError", "We encountered an internal error."),
@@ -72,7 +77,7 @@ _S3_OBJECT: Final = {
 
 
 class S3Dialect:
-    """Amazon S3, path style."""
+    """Amazon S3: the bucket is in the path, or before the host's name."""
 
     store = "s3"
 
@@ -83,7 +88,9 @@ class S3Dialect:
         query: Mapping[str, str],
         headers: Mapping[str, str],
     ) -> Operation:
-        bucket, _, key = path.lstrip("/").partition("/")
+        bucket, key = _s3_bucket_of(headers.get("host", "")), path.lstrip("/")
+        if not bucket:
+            bucket, _, key = key.partition("/")
         if not bucket:
             return Operation(name="ListBuckets", kind=Kind.OTHER)
         if not key:
@@ -177,6 +184,19 @@ class GsDialect:
         if "items" in found:
             found["items"] = [i for i in found["items"] if i["name"] not in keys]
         return json.dumps(found).encode()
+
+
+# Virtual-hosted style: BUCKET.s3.amazonaws.com, BUCKET.localhost. Source: Amazon S3 User
+# Guide, "Virtual hosting of buckets".
+_S3_HOST: Final = re.compile(
+    r"(?P<bucket>[^:]+?)\.(?:s3[.-][^:]*amazonaws\.com|(?:s3\.)?localhost)(?::\d+)?"
+)
+
+
+def _s3_bucket_of(host: str) -> str:
+    """Return the bucket that a host's name begins with; empty: none."""
+    match = _S3_HOST.fullmatch(host.lower())
+    return "" if match is None or match["bucket"] == "s3" else match["bucket"]
 
 
 def _s3_bucket_operation(

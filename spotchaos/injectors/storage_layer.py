@@ -421,6 +421,7 @@ def _headers(environ: WSGIEnvironment) -> Mapping[str, str]:
     """Return the few headers that tell operations apart."""
     return {
         "content-range": environ.get("HTTP_CONTENT_RANGE", ""),
+        "host": environ.get("HTTP_HOST", ""),
         **(
             {"x-amz-copy-source": environ["HTTP_X_AMZ_COPY_SOURCE"]}
             if "HTTP_X_AMZ_COPY_SOURCE" in environ
