@@ -161,6 +161,8 @@ class AttemptTrace:
     world_size: int
     processes: int  # that loaded the probe, helpers included
     torch_seen: bool
+    # The commands of processes that each trained as one rank, one after the other.
+    in_turn: tuple[str, ...] = ()
 
     @property
     def observed(self) -> bool:

@@ -155,6 +155,16 @@ def _finding(
             hint="does the command set its own PYTHONPATH, use `python -I`, or train in"
             " another language? The probe needs torch and sitecustomize",
         )
+    turns = first.trace.in_turn
+    if turns:
+        return Finding(
+            "not-observed",
+            f"the command trains {len(turns)} times, each time in a process of its own,"
+            f" one after the other: {turns[0]}, then {turns[1]}"
+            + (" and so on" if len(turns) > 2 else ""),
+            hint="what a resume joins can be told of one training only: try each by"
+            " itself (spotchaos run -- COMMAND, with the command of one of them)",
+        )
     if differs_at is not None:
         return Finding(
             "not-repeatable",

@@ -8,6 +8,8 @@ what the counters still know is used where the farewell is missing.
 from __future__ import annotations
 
 import itertools
+import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,7 +66,20 @@ def read_attempt(folder: Path) -> AttemptTrace:
         world_size=max(sizes, default=len(chosen)),
         processes=len(processes),
         torch_seen=any(p.torch for p in processes),
+        in_turn=max((_in_turn(trained, rank) for rank in ranks), key=len, default=()),
     )
+
+
+def _in_turn(trained: Iterable[_Process], rank: int) -> tuple[str, ...]:
+    """Return the commands of those that trained a rank once the one before had ended."""
+    found: list[_Process] = []
+    own = (p for p in trained if p.rank == rank and p.made_steps)
+    for process in sorted(own, key=lambda p: p.began_at_s):
+        if not found or process.began_at_s >= found[-1].ended_at_s:
+            found.append(process)
+    if len(found) < 2:
+        return ()
+    return tuple(shlex.join(map(str, p.hello.get("argv") or ())) for p in found)
 
 
 # What a launcher raises of which a child failed: it tells the command, not the reason.
@@ -146,6 +161,22 @@ class _Process:
     @property
     def has_trained(self) -> bool:
         return bool(self.steps) or bool(self.states)
+
+    @property
+    def made_steps(self) -> bool:
+        """Whether it trained to its end, and did not only look at batches."""
+        counted = dict((self.bye or {}).get("counted") or {})
+        return bool(self.steps) and any(
+            counted.get(k) for k in ("optimizer", "backward")
+        )
+
+    @property
+    def began_at_s(self) -> float:
+        return float(self.hello.get("t") or 0.0)
+
+    @property
+    def ended_at_s(self) -> float:
+        return float((self.bye or {}).get("t") or math.inf)
 
     @property
     def claim(self) -> tuple[bool, int, int, bool, bool, float]:

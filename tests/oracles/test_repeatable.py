@@ -200,6 +200,19 @@ def test_torch_without_any_step_is_not_blamed_on_the_interpreter():
     assert "anything left to train" in finding.hint
 
 
+def test_a_command_that_trains_several_times_is_told_to_be_tried_one_by_one():
+    def told(*turns):
+        attempt = run()
+        attempt = replace(attempt, trace=replace(attempt.trace, in_turn=turns))
+        return judge_baselines((attempt, attempt)).finding
+
+    found = told("python pretrain.py", "python tune.py")
+    assert found.name == "not-observed"
+    assert "trains 2 times" in found.message
+    assert "python pretrain.py, then python tune.py" in found.message
+    assert told() is None
+
+
 DETACHED = ("pid 7: python train.py",)
 
 

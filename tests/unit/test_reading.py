@@ -193,6 +193,29 @@ def test_of_two_that_claim_a_rank_the_one_that_trained_is_believed(tmp_path):
     assert read_attempt(tmp_path).ranks[0].pid == 20
 
 
+def in_turn(tmp_path, *, starts=(0.0, 20.0), counted=("optimizer", "optimizer")):
+    """Return what is read of processes of one rank that made three steps each."""
+    for n, (start_s, how) in enumerate(zip(starts, counted, strict=True)):
+        marks = make_marks(start_s=start_s)
+        marks[0]["argv"] = ["python", "train.py", "--seed", str(n)]
+        marks[-1]["counted"] = {how: 3}
+        write(tmp_path, marks, name=f"1{n}-aa")
+    return read_attempt(tmp_path).in_turn
+
+
+def test_trainings_of_processes_one_after_the_other_are_told_apart(tmp_path):
+    assert in_turn(tmp_path) == ("python train.py --seed 0", "python train.py --seed 1")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"starts": (0.0, 1.0)}, {"counted": ("optimizer", "batches")}],
+    ids=["at the same time", "one only evaluates"],
+)
+def test_one_training_with_what_runs_beside_or_after_it_is_one(tmp_path, how):
+    assert in_turn(tmp_path, **how) == ()
+
+
 def test_a_program_that_fails_before_training_is_known_by_its_exception(tmp_path):
     marks = make_marks(steps=0)
     marks[-1]["exception"] = {
