@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spotchaos.launch.credentials import OFFLINE, without_secrets
 from spotchaos.launch.program import Program
+from spotchaos.launch.proxies import past_proxies
 from spotchaos.trace.format import ORDERS_VARIABLE
 
 BOOT = Path(__file__).parent.parent / "probe" / "boot"
@@ -67,5 +68,7 @@ def environment_of(
                 environment[name] = f"{environment[name]}{generation:03}"
         if "HOSTNAME" in environment:
             environment["HOSTNAME"] = host_name
+    if extra:
+        extra = {**extra, **past_proxies(environment, extra)}
     environment.update(extra)
     return environment
