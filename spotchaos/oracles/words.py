@@ -29,7 +29,7 @@ NAMES: dict[str, str] = {
     "rng.torch": "torch's random stream",
     "rng.cuda": "torch's CUDA random stream",
     "rng.generators": "the random generators of loaders and samplers",
-    "rng.own": "the program's own random generators (of NumPy or Python)",
+    "rng.own": "the program's own random generators (of NumPy, Python or torch)",
 }
 
 # Components that a sentence speaks of in the plural.
@@ -72,8 +72,9 @@ HINTS: dict[str, str] = {
     "rng.generators": "save generator.get_state() of each torch.Generator that shuffles"
     " or samples, and set_state() it before its next use",
     "rng.own": "save rng.bit_generator.state of each numpy.random.Generator, get_state() of"
-    " each RandomState and getstate() of each random.Random that the program made, and set"
-    " it back on resume; or make the generator anew of the seed and the epoch or step",
+    " each RandomState and torch.Generator and getstate() of each random.Random that the"
+    " program made, and set it back on resume; or make the generator anew of the seed and"
+    " the epoch or step",
     "order": "make the order a function of the seed and the epoch, save how many samples"
     " of the epoch were trained on, and skip exactly those on resume"
     " (a stateful loader or sampler does both)",

@@ -1,20 +1,21 @@
-"""Random generators of the program's own: NumPy's and Python's that are not the global ones.
+"""Random generators of the program's own: NumPy's, Python's and torch's.
 
-Nothing tells of their making, and looking for them among all objects takes 10 ms. So it
-is done only for a program whose code names their types, where averages are looked for as
-well: at its first sample and after a save.
+Those that are not the global ones, and no loader's. Nothing tells of their making, and
+looking for them among all objects takes 10 ms. So it is done only for a program whose
+code names their types, where averages are looked for as well: at its first sample and
+after a save.
 """
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.components import LOADERS, generators
 from spotchaos.probe.paths import is_installed
-from spotchaos.probe.session import SESSION
+from spotchaos.probe.reach import own_modules, reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ _KINDS = {
     ("numpy.random", "RandomState"): frozenset(("RandomState",)),
     ("random", "Random"): frozenset(("Random",)),
 }
+_TORCH = "Generator"  # the name of torch's, which is reached in a way of its own
 _MOST_OBJECTS = 2_000_000
 _MOST_KEPT = 64
 
@@ -46,6 +48,8 @@ class OwnGenerators:
         if self._modules != len(sys.modules):
             self._modules = len(sys.modules)
             self._named = _named()
+        if _TORCH in self._named:
+            self._found += _of_torch()
         kinds = {
             kind: module
             for (module, name), makers in _KINDS.items()
@@ -78,6 +82,21 @@ class OwnGenerators:
 OWN_GENERATORS = OwnGenerators()
 
 
+def _of_torch() -> list[Any]:
+    torch = sys.modules["torch"]
+    starts: list[Any] = []
+    for loader in LOADERS.live():
+        held = vars(loader)
+        starts += [held.get("dataset"), held.get("sampler"), held.get("batch_sampler")]
+        starts.append(held.get("collate_fn"))
+    others = [torch.default_generator, *generators()]
+    if torch.cuda.is_initialized():
+        others += torch.cuda.default_generators
+    foreign = {id(one) for one in others}
+    found = reached(torch.Generator, starts)
+    return [one for one in found if id(one) not in foreign][:_MOST_KEPT]
+
+
 def _shared() -> list[Any]:
     """Return those that belong to everyone, or to Python's own modules."""
     modules = sys.modules
@@ -108,7 +127,7 @@ def _of_libraries(generators: list[Any]) -> list[Any]:
 
 
 def _named() -> set[str]:
-    wanted = frozenset().union(*_KINDS.values())
+    wanted = frozenset((_TORCH,)).union(*_KINDS.values())
     found: set[str] = set()
     for top in _tops():
         for code in _nested(top):
@@ -130,20 +149,7 @@ def _tops() -> Iterator[Any]:
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back
-    main = sys.modules.get("__main__")
-    script = getattr(main, "__file__", None)
-    folders = {
-        SESSION.orders["folder"],
-        script and os.path.dirname(os.path.abspath(script)),
-    }
-    near = tuple(os.path.join(folder, "") for folder in folders if folder)
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str) or not file.startswith(near):
-            continue
-        # The folder may hold the whole interpreter, as one with a virtual environment.
-        if is_installed(file):
-            continue
+    for module in own_modules():
         for value in list(vars(module).values()):
             for one in (value, *(vars(value).values() if type(value) is type else ())):
                 code = getattr(one, "__code__", None)

@@ -44,7 +44,7 @@ def read_streams(generators: list[Any], own: Sequence[Any] = ()) -> dict[str, St
 
     Args:
         generators: those of loaders and samplers, in order of creation.
-        own: NumPy's and Python's that the program made, in any order.
+        own: NumPy's, Python's and torch's that the program made, in any order.
     """
     streams: dict[str, Stream] = {}
     module = sys.modules.get("random")
@@ -57,9 +57,7 @@ def read_streams(generators: list[Any], own: Sequence[Any] = ()) -> dict[str, St
             streams["rng.numpy"] = stream
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "default_generator"):
-        stream = _read_torch(torch.default_generator)
-        if stream is not None:
-            streams["rng.torch"] = stream
+        streams["rng.torch"] = _read_torch(torch.default_generator)
         cuda = _read_cuda(torch)
         if cuda is not None:
             streams["rng.cuda"] = cuda
@@ -103,7 +101,7 @@ def _read_numpy(state: Any) -> Stream | None:
     return _mersenne(tuple(state[1].tolist()), int(state[2]), waiting)
 
 
-def _read_torch(generator: Any) -> Stream | None:
+def _read_torch(generator: Any) -> Stream:
     raw = content_of(generator.get_state())
     if len(raw) < _TORCH.size + _TORCH_WORDS.size + _TORCH_NORMAL.size:
         return digest(raw), None, 0
@@ -141,6 +139,8 @@ def _read_own(generators: Sequence[Any]) -> Stream:
 
 
 def _read_one(generator: Any) -> Stream:
+    if hasattr(generator, "device"):
+        return _read_of_torch(generator)
     if hasattr(generator, "getstate"):
         return _read_python(generator.getstate())
     if hasattr(generator, "get_state"):
@@ -159,15 +159,14 @@ def _spelled(state: Any) -> str:
     return repr(state)
 
 
+def _read_of_torch(generator: Any) -> Stream:
+    if generator.device.type == "cpu":
+        return _read_torch(generator)
+    return digest(content_of(generator.get_state())), None, 0
+
+
 def _read_generators(generators: list[Any]) -> Stream:
-    streams: list[Stream] = []
-    for generator in generators:
-        if generator.device.type == "cpu":
-            stream = _read_torch(generator)
-            if stream is not None:
-                streams.append(stream)
-        else:
-            streams.append((digest(content_of(generator.get_state())), None, 0))
+    streams = list(map(_read_of_torch, generators))
     if len(streams) == 1:
         return streams[0]
     return digest(" ".join(map(fingerprint, streams)).encode()), None, 0

@@ -74,18 +74,21 @@ MAKERS = {
     "mt19937": "numpy.random.Generator(numpy.random.MT19937(5))",
     "RandomState": "numpy.random.RandomState(5)",
     "Random": "random.Random(5)",
+    "torch": "torch.Generator().manual_seed(5)",
 }
 LOOP = """
 import random, numpy, torch
 torch.manual_seed(0)
 class Data:
     def __init__(self): self.rng = {make}
+def draw(rng):
+    if hasattr(rng, "initial_seed"): return float(torch.rand(1, generator=rng))
+    return float(rng.random_sample() if hasattr(rng, "random_sample") else rng.random())
 def main(moved):
     data = Data(); net = torch.nn.Linear(2, 2); opt = torch.optim.SGD(net.parameters(), 0.1)
     drawn = []
     for step in range(3):
-        drawn += [float(data.rng.random_sample() if hasattr(data.rng, "random_sample")
-                        else data.rng.random()) for _ in range(moved)]
+        drawn += [draw(data.rng) for _ in range(moved)]
         opt.zero_grad(); net(torch.ones(1, 2)).sum().backward(); opt.step()
     return drawn
 """
@@ -103,6 +106,86 @@ def test_a_generator_of_the_programs_own_is_followed_and_not_moved(quick, make):
     exec(loop, names)
     assert ran.out.strip().endswith(str(names["main"](2)))
     assert not ran.troubles
+
+
+PLACES = {
+    "a name of the script": "rng = torch.Generator()",
+    "a closure": """
+def made(rng): return lambda: rng
+rng = made(torch.Generator())""",
+    "an object in a list of a library's object": """
+import argparse
+class Noise:
+    def __init__(self): self.rng = torch.Generator()
+args = argparse.Namespace(); rngs = [{"noise": Noise()}]""",
+    "a module within a library's": """
+class Noise(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.rng = torch.Generator()
+net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(Noise()))""",
+    "a loader's data set": """
+class Data(torch.utils.data.Dataset):
+    def __init__(self): self.rng = torch.Generator()
+    def __len__(self): return 2
+loader = torch.utils.data.DataLoader(Data())
+del Data""",
+    "a class": """
+class Noise: rng = torch.Generator()""",
+    "a generator function": """
+def batches(rng):
+    while True: yield torch.rand(1, generator=rng)
+stream = batches(torch.Generator()); next(stream)""",
+    "a module beside the script": """
+with open("noise.py", "w") as file: file.write("import torch; rng = torch.Generator()")
+import sys; sys.path.insert(0, ""); import noise; torch.Generator""",
+}
+
+
+@pytest.mark.parametrize("keeps", PLACES.values(), ids=PLACES)
+def test_a_generator_of_torch_is_found_wherever_the_program_keeps_it(quick, keeps):
+    loop = """
+p = torch.nn.Linear(2, 2); opt = torch.optim.SGD(p.parameters(), 0.1)
+for step in range(2): opt.zero_grad(); p(torch.ones(1, 2)).sum().backward(); opt.step()
+"""
+    ran = quick("import torch\n" + keeps + loop)
+    assert None not in ran.column("rng.own")
+
+
+def test_looking_for_generators_keeps_nothing_alive_that_a_function_lets_go(quick):
+    loop = """
+import torch, weakref
+def train():
+    rng = torch.Generator()
+    class Held: pass
+    held = Held(); gone = weakref.ref(held)
+    kept = locals()
+    net = torch.nn.Linear(2, 2); opt = torch.optim.SGD(net.parameters(), 0.1)
+    def step(more):
+        opt.zero_grad(); net(torch.ones(1, 2)).sum().backward(); opt.step(); return gone
+    def inner():
+        mine = Held(); there = weakref.ref(mine); step(mine)
+        del mine
+        return there()
+    print(inner(), "held" in kept)
+    step(rng)
+train()
+"""
+    ran = quick(loop)
+    assert None not in ran.column("rng.own")
+    assert ran.out.split() == ["None", "True"]
+
+
+def test_a_loaders_generator_is_not_the_programs_own_as_well(quick):
+    loop = """
+import torch
+rng = torch.Generator()
+loader = torch.utils.data.DataLoader(range(4), generator=rng, shuffle=True)
+p = torch.nn.Linear(1, 2); opt = torch.optim.SGD(p.parameters(), 0.1)
+for x in loader: opt.zero_grad(); p(x[:, None] * 1.0).sum().backward(); opt.step()
+"""
+    ran = quick(loop)
+    assert {*ran.column("rng.own")} == {None}
+    assert None not in ran.column("rng.generators")
 
 
 # As sympy does, which torch imports: at the top of a module and in a class, unseeded.
