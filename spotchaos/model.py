@@ -48,7 +48,7 @@ class StateMark:
     components: Mapping[str, str]
     rng: Mapping[str, tuple[str, str | None, int]] = field(default_factory=dict)
     epoch: int | None = None
-    t_s: float = 0.0
+    t_s: float = 0.0  # when it was taken; it is written when a step consumes it
     dtypes: Mapping[str, str] = field(default_factory=dict)  # component -> its dtypes
     # Optimizers that may have stepped their last -> the components without them.
     less: Mapping[frozenset[int], Mapping[str, str]] = field(default_factory=dict)

@@ -208,7 +208,12 @@ def _cut_rank(rank: RankTrace, moment_s: float) -> RankTrace:
     return replace(
         rank,
         steps=steps,
-        states={k: s for k, s in rank.states.items() if k <= last},
+        # That of the last step is taken by what comes next: perhaps not yet.
+        states={
+            k: s
+            for k, s in rank.states.items()
+            if k < last or (k == last and s.t_s <= moment_s)
+        },
         saves=saves,
         finish=None,
         said_bye=False,

@@ -19,11 +19,11 @@ from spotchaos.trace.phases import spelled_as
 class Preludes:
     """How long the preludes of a program are: from attempts that came beyond theirs.
 
-    `known` are lengths that such an attempt had, `undone` is the step after which the
-    line itself goes on with the weights that it began with, or None.
+    `known` are those attempts with the lengths that they had, `undone` is the step after
+    which the line itself goes on with the weights that it began with, or None.
     """
 
-    known: frozenset[int]
+    known: tuple[tuple[Attempt, int], ...]
     undone: int | None
 
 
@@ -32,14 +32,14 @@ def preludes_of(
 ) -> Preludes:
     """Return what the clean stop and these attempts tell of a program's preludes."""
     control = baseline.control.attempts[1:] if baseline.control is not None else ()
-    known: set[int] = set()
+    known: list[tuple[Attempt, int]] = []
     undone = _undone(line)
     tables = {rank: each.table for rank, each in line.ranks.items()}
     for attempt in (*(spelled_as(tables, one) for one in control), *attempts):
         length = _length(line, attempt, undone)
         if length:
-            known.add(length)
-    return Preludes(frozenset(known), undone)
+            known.append((attempt, length))
+    return Preludes(tuple(known), undone)
 
 
 def without_prelude(
@@ -54,8 +54,12 @@ def without_prelude(
     length = _length(line, attempt, found.undone)
     if not length and attempt.ended is not Ended.FINISHED:
         done = attempt.trace.completed
-        if 0 < done <= max(found.known) and _is_within(line, attempt, found.undone):
-            length = done + 1
+        goes_on = done > max(length for _, length in found.known)
+        has_begun = any(rank.states for rank in attempt.trace.ranks.values())
+        if not goes_on and has_begun:
+            begins_alike = any(_begins_as(attempt, one, n) for one, n in found.known)
+            if begins_alike or _is_within(line, attempt, found.undone):
+                length = done + 1
     if not length:
         return attempt, 0
     ranks = {rank: _from(each, length) for rank, each in attempt.trace.ranks.items()}
@@ -108,7 +112,8 @@ def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
         return same
     # It made a step, so that there are moments to load a checkpoint into, and loaded it:
     # nobody trains to weights that the line has only further on.
-    return next((s for s in sorted(trace.states) if _leaps(line, trace, s)), 0)
+    steps = sorted({*trace.states, trace.completed})
+    return next((s for s in steps if _leaps(line, trace, s)), 0)
 
 
 def _is_in_turns(line: RankLine, trace: RankTrace, undone: int) -> bool:
@@ -138,6 +143,9 @@ def _leaps(line: RankLine, trace: RankTrace, step: int) -> bool:
 def _steps_of(line: RankLine, trace: RankTrace, step: int) -> frozenset[int]:
     """Return the steps of the line with the weights that an attempt has at `step`."""
     state = trace.states.get(step)
+    # Who has nothing left to train ends with what it loaded.
+    if state is None and step == trace.completed:
+        state = trace.finish
     fingerprint = state.components.get("weights") if state is not None else None
     return line.table.get("weights", {}).get(fingerprint or "", frozenset())
 
@@ -159,19 +167,32 @@ def _repeated(line: RankLine, trace: RankTrace) -> int:
     return done
 
 
-def _is_within(line: Line, attempt: Attempt, undone: int | None) -> bool:
-    """Whether an attempt ended before its prelude did."""
+def _begins_as(attempt: Attempt, known: Attempt, length: int) -> bool:
+    """Whether all weights of an attempt are those of another one's prelude."""
     done = attempt.trace.completed
+    if done > length:
+        return False
     for rank, trace in attempt.trace.ranks.items():
-        there = line.ranks.get(rank)
+        there = known.trace.ranks.get(rank)
         if there is None:
             return False
-        if _later(there, trace, 0):
-            if undone is None or done > undone:
+        for step, state in trace.states.items():
+            other = there.states.get(step)
+            if step >= length or other is None:
                 return False
-        elif _repeated(there, trace) < trace.completed:
-            return False
+            if state.components.get("weights") != other.components.get("weights"):
+                return False
     return True
+
+
+def _is_within(line: Line, attempt: Attempt, undone: int | None) -> bool:
+    """Whether an attempt began with a checkpoint's weights and left what it then undoes."""
+    if undone is None or attempt.trace.completed > undone:
+        return False
+    return all(
+        rank in line.ranks and _later(line.ranks[rank], trace, 0)
+        for rank, trace in attempt.trace.ranks.items()
+    )
 
 
 def _from(trace: RankTrace, length: int) -> RankTrace:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from spotchaos.probe import components, streams
@@ -148,6 +149,7 @@ class Sample:
     def __init__(self, step: int, epoch: int) -> None:
         self.step = step
         self.epoch = epoch
+        self.taken_s = monotonic()
         self.components: dict[str, str] = {}
         self.rng: dict[str, Any] = {}
         self.names: dict[str, int] = {}

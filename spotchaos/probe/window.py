@@ -438,6 +438,7 @@ class Training:
             c=sample.components,
             rng=sample.rng,
             epoch=sample.epoch,
+            taken=round(sample.taken_s, 6),
             dtypes=sample.dtypes,
             **names,
             **more,

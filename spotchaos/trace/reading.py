@@ -301,7 +301,7 @@ def _read_state(process: _Process, mark: Mapping[str, Any]) -> None:
         components=components,
         rng=rng,
         epoch=mark.get("epoch"),
-        t_s=float(mark.get("t") or 0.0),
+        t_s=float(mark.get("taken") or mark.get("t") or 0.0),
         dtypes=dict(process.dtypes),
         less={
             frozenset(int(i) for i in idle): {str(k): str(v) for k, v in found.items()}

@@ -11,6 +11,7 @@ from spotchaos.model import (
     Ended,
     RankTrace,
     SaveMark,
+    StateMark,
     StepMark,
 )
 from spotchaos.persistence.crash_states import build
@@ -18,7 +19,7 @@ from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser, observed
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog, digest
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import Recorded, cut_of, put, without_untouched
+from spotchaos.recorded import Recorded, cut_attempt, cut_of, put, without_untouched
 
 ROOT, FOLDER = 1, 2
 PATTERNS = ("out/last.pt",)
@@ -82,6 +83,23 @@ def test_a_cut_attempt_holds_only_what_had_happened():
     assert before.ended is Ended.RECLAIMED
     assert [s.ended_at_s for s in rank.saves] == [4.5, None]
     assert rank.completed == 1
+
+
+def test_a_cut_attempt_has_no_state_that_was_seen_after_it():
+    made = recorded(two_saves())
+    rank = made.attempt.trace.ranks[0]
+    # The step that ends at 4 s is followed by a forward, which sees its state, at 4.5 s.
+    states = {
+        step: StateMark(step, "step", {"weights": str(step)}, t_s=4.0 * step + 0.5)
+        for step in (0, 1)
+    }
+    trace = replace(made.attempt.trace, ranks={0: replace(rank, states=states)})
+    whole = replace(made.attempt, trace=trace)
+    kept = {
+        moment_s: sorted(cut_attempt(whole, moment_s).trace.ranks[0].states)
+        for moment_s in (0.25, 3.0, 4.0, 5.0)
+    }
+    assert kept == {0.25: [], 3.0: [0], 4.0: [0], 5.0: [0, 1]}
 
 
 def test_a_cut_beyond_the_last_op_keeps_the_whole_run():

@@ -99,6 +99,57 @@ def test_an_attempt_that_is_stopped_before_its_load_has_trained_nothing():
     assert not judgement.findings
 
 
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_such_steps_that_are_stopped_before_the_load_have_trained_nothing(done):
+    first, last = resumed()
+    last = replace(of_its_own(last), number=3)
+    if done:
+        stopped = of_its_own(after_prelude(last, stop=done))
+    else:
+        # It was stopped in the first of them, once the state had been seen.
+        stopped = changed(
+            after_prelude(last, stop=1), ranks=lambda rank: replace(rank, steps=())
+        )
+    stopped = replace(stopped, number=2)
+    judgement = judge(trial_of(first, stopped, last), BASELINE)
+    assert not judgement.findings
+
+
+def test_a_restart_is_named_whatever_steps_other_attempts_throw_away():
+    first, restarted, last = PLAIN.trial([13, 3], flaw=Flaw(restarts=True)).attempts
+    last = of_its_own(after_prelude(PLAIN.trial([13]).attempts[1]))
+    trial = trial_of(first, restarted, replace(last, number=3))
+    assert "silent-restart" in names(judge(trial, BASELINE))
+
+
+def finished_again(weights=None):
+    """Return a finished run, and an attempt that makes such steps and finds it finished."""
+    done, again = PLAIN.trial([], after_finish=True).attempts
+    end = BASELINE.first.trace.ranks
+
+    def loaded(trace):
+        own = end[trace.rank]
+        assert own.finish is not None
+        finish = replace(own.finish, step=LENGTH)
+        if weights is not None:
+            made = {**finish.components, "weights": weights}
+            finish = replace(finish, components=made)
+        return replace(trace, finish=finish)
+
+    again = after_prelude(again, stop=LENGTH)
+    again = changed(again, ranks=loaded, ended=Ended.FINISHED, exit_code=0)
+    return trial_of(done, of_its_own(again))
+
+
+def test_who_makes_such_steps_and_finds_the_run_finished_has_trained_nothing():
+    assert not judge(finished_again(), BASELINE, resume_after_finish=True).findings
+
+
+def test_who_makes_them_and_ends_with_other_weights_has_trained():
+    judgement = judge(finished_again("other"), BASELINE, resume_after_finish=True)
+    assert names(judgement) == ["retrained-after-finish"]
+
+
 def test_the_clean_stop_tells_how_long_it_may_be():
     first, last = resumed()
     stopped = after_prelude(last, stop=2)
