@@ -63,7 +63,7 @@ class Warming:
             zygote = None
         why = None
         if start is None:
-            why = "it is not Python, nor a torchrun of ranks alone, that the command starts"
+            why = "only a script, -m, or a torchrun that just starts ranks is forked"
         elif not modules:
             why = "nobody saw what the first run imported"
         elif program.pty:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
+import operator
 import re
 import shutil
 import tempfile
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 
 STATE = "state.pt"
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # step-00000042, or step-00000042.1 when step 42 was saved once more.
 _FOLDER = re.compile(r"step-(\d+)(?:\.(\d+))?")
 
@@ -56,12 +60,21 @@ class CheckpointStore:
         run_id: names the run; checkpoints of another are refused. None takes any.
         keep: how many whole checkpoints stay, 1 or more.
         clock: dates the manifests.
+
+    Raises:
+        CheckpointError: the root is a URL.
     """
 
     def __init__(
         self, root: Path | str, *, run_id: str | None = None, keep: int = 2,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
+        if _URL.match(str(root)):
+            raise CheckpointError(
+                f"checkpoints are kept in a folder, and {str(root)!r} is none",
+                hint="name a local folder, and have a Mirror copy it to"
+                " open_store(URL)",
+            )
         self.root = Path(root)
         self.run_id = run_id
         self.keep = max(1, keep)
@@ -124,17 +137,36 @@ class CheckpointStore:
             notes: small values of the caller's, put into the manifest.
 
         Raises:
+            CheckpointError: something in it could not be read back.
             OSError: the disk refused. No earlier checkpoint is touched, and what was
                 written of this one is removed.
         """
         import torch
+
+        from spotchaos.training.plain import to_plain
+
+        step = operator.index(step)
+        if step < 0:
+            raise CheckpointError(
+                f"a checkpoint of step {step} was to be saved",
+                hint="count completed steps, from 0",
+            )
+        plain = to_plain(dict(state), "state", marks=False)
+        kept = dict(notes or {})
+        try:
+            json.dumps(kept)
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"the notes of a checkpoint hold what a manifest cannot: {error}",
+                hint="keep numbers, strings, lists and dicts in them",
+            ) from None
 
         def write(folder: Path) -> Manifest:
             entries = []
 
             def dump(file: BinaryIO) -> None:
                 digesting = DigestingFile(file)
-                torch.save(dict(state), digesting)
+                torch.save(plain, digesting)
                 entries.append(digesting.entry())
 
             write_durably(dump, folder / STATE)
@@ -143,11 +175,11 @@ class CheckpointStore:
                 step=step,
                 epoch=epoch,
                 world_size=world_size,
-                score=score,
+                score=None if score is None else float(score),
                 files={STATE: entries[0]},
                 saved_at=manifests.stamp(self._clock.now()),
                 versions=manifests.versions(torch.__version__),
-                notes=dict(notes or {}),
+                notes=kept,
             )
 
         return self.commit(f"step-{step:08d}", write)
@@ -347,7 +379,7 @@ class CheckpointStore:
                 manifest = Manifest.parse(data, of=folder.name)
             except (CheckpointError, OSError):
                 continue
-            if manifest.score is not None:
+            if manifest.score is not None and not math.isnan(manifest.score):
                 scored.append((manifest.score, age, folder))
         return min(scored)[2] if scored else None
 

@@ -84,6 +84,8 @@ class Manifest:
             files = {
                 name: FileEntry(**entry) for name, entry in body.pop("files").items()
             }
+            if any(name in ("", "..") or Path(name).name != name for name in files):
+                raise KeyError("a file that lies elsewhere")
             return cls(files=files, **body)
         except (TypeError, AttributeError, KeyError) as error:
             raise DamagedError(f"the manifest of {of} is foreign: {error}") from None

@@ -61,10 +61,10 @@ def restore_optimizer(
     moments of 16-bit weights.
 
     Raises:
-        CheckpointError: the optimizer has other parameters than the saved one.
+        CheckpointError: it is another optimizer than the saved one.
     """
+    refuse_other_optimizer(optimizer, model, saved, name)
     groups = _names(optimizer, model)
-    _refuse_other_parameters(groups, saved["groups"], name)
     names = [each for group in groups for each in group]
     moments = {
         position: from_plain(saved["moments"][each])
@@ -102,6 +102,29 @@ def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[list[str]
 
 def _positional(group: Mapping[str, Any]) -> dict[str, Any]:
     return {key: group[key] for key in _POSITIONAL if key in group}
+
+
+def refuse_other_optimizer(
+    optimizer: torch.optim.Optimizer,
+    model: nn.Module,
+    saved: Mapping[str, Any],
+    name: str,
+) -> None:
+    """Refuse a state that is not of this optimizer, before anything is changed.
+
+    Raises:
+        CheckpointError: it has other parameters, or settings of another kind.
+    """
+    _refuse_other_parameters(_names(optimizer, model), saved["groups"], name)
+    for ours, theirs in zip(optimizer.param_groups, saved["groups"], strict=True):
+        wanted = ours.keys() - set(_POSITIONAL)
+        odd = sorted(wanted ^ theirs["settings"].keys())
+        if odd:
+            raise CheckpointError(
+                f"optimizer {name!r} is of another kind than the checkpoint's: only one"
+                f" of them has {odd[:3]}",
+                hint="build the optimizer that the run was saved with",
+            )
 
 
 def _refuse_other_parameters(

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from spotchaos.errors import CheckpointError
 
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _COUNTER = "spotchaos:counter"
 _LEAVES = (int, float, str, bytes, bool, type(None), torch.Tensor, torch.Size)
 
 
-def to_plain(value: Any, where: str) -> Any:
+def to_plain(value: Any, where: str, *, marks: bool = True) -> Any:
     """Return `value` with nothing in it that `torch.load(weights_only=True)` refuses.
 
     What cannot be read back is refused when it is saved, not when it is needed.
@@ -22,21 +24,34 @@ def to_plain(value: Any, where: str) -> Any:
     Args:
         value: the state of a component.
         where: its name, for messages.
+        marks: what `torch.load` reads and `from_plain` must tell apart is marked.
 
     Raises:
         CheckpointError: an object in it is neither plain nor a tensor.
     """
-    if type(value) in _LEAVES or isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor):
+        if is_lazy(value):
+            raise CheckpointError(
+                f"{where} has no values yet",
+                hint="give the model one batch before its state is captured",
+            )
+        return value
+    if type(value) in _LEAVES:
         return value
     if isinstance(value, torch.dtype | torch.device):
         return value
     if isinstance(value, Counter):  # MultiStepLR keeps its milestones in one
-        return {_COUNTER: dict(value)}
+        return {_COUNTER: dict(value)} if marks else value
     if isinstance(value, Mapping):
-        plain = {key: to_plain(item, f"{where}.{key}") for key, item in value.items()}
+        plain = {
+            key: to_plain(item, f"{where}.{key}", marks=marks)
+            for key, item in value.items()
+        }
         return OrderedDict(plain) if isinstance(value, OrderedDict) else plain
     if isinstance(value, list | tuple):
-        items = [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        items = [
+            to_plain(item, f"{where}[{i}]", marks=marks) for i, item in enumerate(value)
+        ]
         return items if isinstance(value, list) else tuple(items)
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         return value.item()  # a scalar of numpy's
@@ -92,8 +107,24 @@ def first_difference(left: Any, right: Any, where: str) -> str | None:
 def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
+    if left.layout != right.layout:
+        return False
     left, right = left.detach().cpu(), right.detach().cpu()
+    if left.layout in _COMPRESSED or left.layout is torch.sparse_coo:
+        pairs = zip(_pieces(left), _pieces(right), strict=True)
+        return all(_same_bits(ours, theirs) for ours, theirs in pairs)
     if left.layout is torch.strided and left.numel() > 0:
         left = left.contiguous().reshape(-1).view(torch.uint8)
         right = right.contiguous().reshape(-1).view(torch.uint8)
     return bool(torch.equal(left, right))
+
+
+def _pieces(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors of which a sparse one is made."""
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return [tensor.indices(), tensor.values()]
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    outer = tensor.crow_indices() if by_row else tensor.ccol_indices()
+    inner = tensor.col_indices() if by_row else tensor.row_indices()
+    return [outer, inner, tensor.values()]

@@ -71,8 +71,11 @@ class ResumableSampler:
 
     @property
     def usable(self) -> int:
-        """Samples of one epoch that fill whole steps."""
-        return self.length - self.length % self.multiple_of
+        """Samples of this epoch that were trained on, or fill whole steps still.
+
+        Counted from the position, which another size of a step may have left.
+        """
+        return self.length - (self.length - self.position) % self.multiple_of
 
     @property
     def epoch_is_over(self) -> bool:
@@ -203,7 +206,7 @@ class ResumableStream(IterableDataset[Any]):  # type: ignore[misc]  # as above
         rank: this rank; it takes every `world_size`-th sample.
         world_size: ranks that share the stream.
         batch: the loader's batch size; needed only for loaders with workers, which take
-            turns batch by batch.
+            turns batch by batch. They must not persist from one epoch to the next.
     """
 
     def __init__(
@@ -211,6 +214,7 @@ class ResumableStream(IterableDataset[Any]):  # type: ignore[misc]  # as above
     ) -> None:
         self._make = make
         self._batch = batch
+        self._is_read = False  # in this worker's copy
         self.rank = rank
         self.world_size = world_size
         self.epoch = 0
@@ -223,6 +227,14 @@ class ResumableStream(IterableDataset[Any]):  # type: ignore[misc]  # as above
                 "a ResumableStream without `batch` was given to a loader with workers",
                 hint="pass the loader's batch size as `batch`, or use num_workers=0",
             )
+        if worker is not None:
+            if self._is_read:
+                raise UsageError(
+                    "a ResumableStream was given to a loader whose workers persist: they"
+                    " know the epoch and the position of their start only",
+                    hint="leave out persistent_workers, or use num_workers=0",
+                )
+            self._is_read = True
         samples = self._make(self.epoch)
         if hasattr(samples, "skip"):
             samples = samples.skip(self.position)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import KeysView, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from spotchaos.errors import CheckpointError
-from spotchaos.training.optimizers import capture_optimizer, restore_optimizer
+from spotchaos.training.optimizers import (
+    capture_optimizer,
+    refuse_other_optimizer,
+    restore_optimizer,
+)
 from spotchaos.training.plain import first_difference, from_plain, to_plain
 from spotchaos.training.rng import capture_rng, mix, restore_rng, seed_everything
 
@@ -122,9 +128,12 @@ class TrainingState:
             CheckpointError: it has other components.
         """
         self._refuse_other_parts(state, {})
-        for kind, parts in self._parts.items():
-            for name, part in parts.items():
-                part.load_state_dict(from_plain(state[kind][name]))
+        for kind in self._parts:
+            self._restore_kind(kind, state)
+
+    def _restore_kind(self, kind: str, state: Mapping[str, Any]) -> None:
+        for name, part in self._parts[kind].items():
+            part.load_state_dict(from_plain(state[kind][name]))
 
     def restore_mine(self, mine: Mapping[str, Any] | None, rank: int) -> None:
         """Put back what `mine` returned, last of all; None for a rank that had nothing."""
@@ -142,7 +151,7 @@ class TrainingState:
     ) -> None:  # fmt: skip
         """Put a captured state back, random streams last, and check that it took.
 
-        What does not fit is refused before anything is changed.
+        What is seen not to fit is refused before anything is changed.
 
         Args:
             state: from `capture`, through a checkpoint or not.
@@ -156,21 +165,37 @@ class TrainingState:
                 components, or a component that did not take its state.
         """
         self._refuse_misfit(state, world_size, allow_inexact=allow_inexact)
+        theirs = state["ranks"]
+        mine = theirs[rank] if rank < len(theirs) else None
+        if mine is not None:
+            self._refuse_other_streams(mine)
         model = unwrapped(self._model)
+        _refuse_other_loose_buffers(model, state["loose_buffers"])
+        self._restore_kind("sampler", state)  # the one that refuses by itself
         model.load_state_dict(state["model"])
         _restore_loose_buffers(model, state["loose_buffers"])
         for name, optimizer in self._optimizers.items():
             restore_optimizer(optimizer, model, state["optimizers"][name], name)
-        self.restore_parts(state)
+        for kind in self._parts:
+            if kind != "sampler":
+                self._restore_kind(kind, state)
         self.step = int(state["step"])
-        theirs = state["ranks"]
-        mine = theirs[rank] if rank < len(theirs) else None
         self.restore_mine(mine, rank)
         self._check(state, mine)
 
     def _refuse_misfit(
-        self, state: Mapping[str, Any], world_size: int, *, allow_inexact: bool
+        self, state: Any, world_size: int, *, allow_inexact: bool
     ) -> None:
+        wanted = {"step", "model", "loose_buffers", "optimizers", "ranks", *self._parts}
+        lacking = sorted(
+            wanted - state.keys() if isinstance(state, Mapping) else wanted
+        )
+        if lacking:
+            raise CheckpointError(
+                f"this is no captured state: it lacks {lacking[:3]}",
+                hint="restore what `capture` returned; convert a checkpoint of another"
+                " program first",
+            )
         if state.get("format", 0) > FORMAT:
             raise CheckpointError(
                 f"the state has format {state['format']}, this release reads {FORMAT}",
@@ -178,8 +203,13 @@ class TrainingState:
             )
         if not allow_inexact:
             refuse_other_world(len(state["ranks"]), world_size)
-        _refuse_other_model(unwrapped(self._model), state["model"])
+        model = unwrapped(self._model)
+        _refuse_other_model(model, state["model"])
         self._refuse_other_parts(state, {"optimizers": self._optimizers.keys()})
+        for name, optimizer in self._optimizers.items():
+            refuse_other_optimizer(optimizer, model, state["optimizers"][name], name)
+        for name, scheduler in self._parts["schedulers"].items():
+            _refuse_other_scheduler(scheduler, state["schedulers"][name], name)
 
     def _refuse_other_parts(
         self, state: Mapping[str, Any], more: Mapping[str, KeysView[str]]
@@ -191,6 +221,19 @@ class TrainingState:
                     f"the checkpoint has {kind} {sorted(state[kind])}, this program "
                     f"has {sorted(names)}",
                     hint="resume with the components that the run was saved with",
+                )
+
+    def _refuse_other_streams(self, mine: Mapping[str, Any]) -> None:
+        """Refuse other generators, or other components of this rank's own."""
+        for what, ours, theirs in (
+            ("generators", self._generators.keys(), mine["rng"]["generators"].keys()),
+            ("components of a rank's own", self._own.keys(), mine["own"].keys()),
+        ):
+            if ours != theirs:
+                raise CheckpointError(
+                    f"the checkpoint has {what} {sorted(theirs)}, this program has"
+                    f" {sorted(ours)}",
+                    hint="give the ones that the run was saved with",
                 )
 
     def _check(self, state: Mapping[str, Any], mine: Mapping[str, Any] | None) -> None:
@@ -251,7 +294,7 @@ def _refuse_other_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
         )
     for name, tensor in ours.items():
         theirs = saved[name]
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) or is_lazy(tensor):
             continue
         if (tensor.shape, tensor.dtype) != (theirs.shape, theirs.dtype):
             raise CheckpointError(
@@ -267,10 +310,44 @@ def _loose_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: b for name, b in model.named_buffers() if name not in kept}
 
 
+def _refuse_other_scheduler(scheduler: Stateful, saved: Any, name: str) -> None:
+    """Refuse the state of another kind of scheduler, which torch's own take silently."""
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        return
+    lacking = sorted(scheduler.state_dict().keys() - saved.keys())
+    if lacking:
+        raise CheckpointError(
+            f"scheduler {name!r} is of another kind than the checkpoint's, which lacks"
+            f" {lacking[:3]}",
+            hint="build the scheduler that the run was saved with",
+        )
+
+
+def _refuse_other_loose_buffers(
+    model: nn.Module, saved: Mapping[str, torch.Tensor]
+) -> None:
+    modules = dict(model.named_modules())
+    for name in saved:
+        path, _, last = name.rpartition(".")
+        owner = modules.get(path)
+        # One that the first forward makes is not there yet.
+        if owner is None or (
+            hasattr(owner, last) and last not in vars(owner)["_buffers"]
+        ):
+            raise CheckpointError(
+                f"the checkpoint is of another model: ours has no buffer {name}",
+                hint="build the model that the run was saved with",
+            )
+
+
 def _restore_loose_buffers(model: nn.Module, saved: Mapping[str, torch.Tensor]) -> None:
+    some = next(itertools.chain(model.parameters(), model.buffers()), None)
     for name, value in saved.items():
         path, _, last = name.rpartition(".")
         owner = model.get_submodule(path)
-        # Replaced rather than filled: a cache may have grown since the model was built.
-        device = getattr(owner, last).device
-        setattr(owner, last, value.clone().to(device))
+        # Replaced rather than filled: a cache may have grown since the model was built,
+        # or be made by the first forward.
+        live = vars(owner)["_buffers"].get(last)
+        like = some if live is None else live
+        value = value.clone().to("cpu" if like is None else like.device)
+        owner.register_buffer(last, value, persistent=False)

@@ -100,8 +100,8 @@ def test_a_forecast_that_ends_its_process_is_said(stage):
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"command": ("sh", "-c", "exec python prog.py")}, "it is not Python"),
-        ({"command": (sys.executable, "-c", "import prog")}, "it is not Python"),
+        ({"command": ("sh", "-c", "exec python prog.py")}, "only a script"),
+        ({"command": (sys.executable, "-c", "import prog")}, "only a script"),
         ({"pty": True}, "the program wants a terminal"),
     ],
     ids=["a shell", "code on the command line", "a terminal"],

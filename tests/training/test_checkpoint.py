@@ -268,7 +268,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_litter(store, monkeypatch)
 
 def test_an_object_that_does_not_pickle_leaves_the_old_checkpoint(store):
     save(store, 1)
-    with pytest.raises(AttributeError):
+    with pytest.raises(CheckpointError, match=r"state\.bad holds a function"):
         store.save({"bad": lambda: None}, step=2)
     assert store.newest().step == 1
 
