@@ -252,6 +252,7 @@ class NoticePlayed:
     refused: int = 0  # ... of these: answered with an error, or not at all
     refusal: str = ""  # ... in words, the last of them
     is_served: bool = False  # over HTTP: whoever heard of it has asked
+    proxy: str = ""  # the user's variable whose proxy was passed by
 
 
 @dataclass(frozen=True, slots=True)

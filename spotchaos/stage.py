@@ -150,6 +150,7 @@ class Stage:
             time_scale=self.time_scale,
             real_addresses=self.settings.netns,
             store=store,
+            own=self.program.environment,
             clock=self.clock,
         )
 

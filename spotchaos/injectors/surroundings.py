@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,6 +19,7 @@ from typing import Protocol, Self
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.injectors.storage_layer import Hold
+from spotchaos.launch.proxies import proxy_variable
 from spotchaos.model import Attempt, NoticePlayed
 from spotchaos.providers import ADDRESSES, PROVIDERS
 from spotchaos.providers.environment import environment_for, redirects_for
@@ -151,6 +152,7 @@ class Surroundings:
         real_addresses: the cloud's own addresses are asked, and nothing is redirected;
             of IPv6 as well.
         store: of objects; None: there is none.
+        own: the environment that the program would have without us.
         clock: tells the time; the system's if None.
     """
 
@@ -162,6 +164,7 @@ class Surroundings:
         time_scale: float | None = None,
         real_addresses: bool = False,
         store: Store | None = None,
+        own: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.story = story
@@ -173,6 +176,7 @@ class Surroundings:
         self.service: NoticeService | None = None
         self.patience_s = 0.0  # see `announce`
         self._time_scale = time_scale
+        self._environment = own or {}
         self._clock: Clock = clock or SystemClock()
         self._isolated = isolated
         self._store = store
@@ -239,6 +243,9 @@ class Surroundings:
             deadline_at_s=self.monotonic(deadline),
             reclaimed=any(self.is_loss(n) for n in notices),
             is_served=self.story.provider in PROVIDERS and not self._is_file,
+            proxy=proxy_variable(
+                self._environment, ADDRESSES.get(self.story.provider, ())
+            ),
         )
 
     def hold_upload(self, number: int) -> Hold | None:

@@ -49,6 +49,11 @@ def note_interruption(case: Case) -> Iterator[Note]:
             asked = f"asked {_times(notice.asked)}"
         if notice.refused:
             asked += f", and was refused {_times(notice.refused)} after the notice"
+        if notice.proxy and notice.is_served:
+            asked += (
+                f"; the proxy of {notice.proxy} was passed by, and stands before the"
+                " metadata service wherever NO_PROXY does not except its address"
+            )
         yield Note(
             "notice-played",
             f"{notice.story} gave {notice.grace_s:g} s, played in {real_s:.3g} s (time"

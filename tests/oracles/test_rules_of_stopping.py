@@ -150,6 +150,16 @@ def noticed(*, stop, deadline_s, reclaimed=True, story="aws", **changes):
     return replace(trial, attempts=(attempt, *trial.attempts[1:]))
 
 
+def test_a_proxy_that_was_passed_by_is_named():
+    trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    for proxy in ("", "http_proxy"):
+        notice = replace(first.notice, is_served=True, proxy=proxy)
+        told = replace(trial, attempts=(replace(first, notice=notice), *others))
+        (text,) = [n.message for n in judge(told, BASELINE).notes]
+        assert ("the proxy of http_proxy was passed by" in text) == bool(proxy)
+
+
 def test_training_on_to_the_deadline_of_a_notice_is_ignoring_it():
     trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
     assert names(judge(trial, BASELINE)) == ["notice-ignored"]
