@@ -145,6 +145,7 @@ class Campaign:
     def _laid(self, settings: Settings, program: Program) -> Iterator[Groundwork]:
         if self._layer is not None:
             ground = self._layer(settings, program, self.tell)
+            ground.stage.workspace.reopen()
             # It may have been laid for another campaign, with other plans.
             stage = replace(
                 ground.stage,

@@ -114,6 +114,7 @@ class RunningAttempt:
         _RUNNING.add(self)
         self.view.workspace.ends.add(self.end)
         self._outer = Outer(spec, self.folder / "inside.err", warm)
+        self.view.workspace.demand_open()  # or `end` came too early to end it
         self._until(
             lambda: self._leader is not None or self._gone, START_BOUND_S, "start"
         )

@@ -49,6 +49,7 @@ def launch(
     Raises:
         HarnessError: the machine refused something, or space is short.
     """
+    view.workspace.demand_open()
     view.workspace.demand_space()
     folder = view.attempt_folder(number)
     trace = folder / "trace"

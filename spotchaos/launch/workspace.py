@@ -78,6 +78,7 @@ class Workspace:
         (self.scratch / "lock.new").replace(self.scratch / "lock")
         self._shared_memory = _make_shared_memory(self.scratch.name)
         self._views: dict[str, View] = {}
+        self._is_open = True
         self._lock = threading.Lock()
         self.ends: set[Callable[[], None]] = set()  # end what runs in our views
         self.mounts = read_mounts()
@@ -112,9 +113,22 @@ class Workspace:
         return self._add(View(self, self._new_place(name), name))
 
     def end_all(self) -> None:
-        """End every attempt that still runs in a view of ours."""
+        """End every attempt that still runs in a view of ours, and let none begin.
+
+        A thread that carries out a trial would go on with its next attempt.
+        """
+        self._is_open = False
         for end in list(self.ends):
             end()
+
+    def reopen(self) -> None:
+        """Let attempts begin again: another campaign's."""
+        self._is_open = True
+
+    def demand_open(self) -> None:
+        """Raise HarnessError if everything was ended."""
+        if not self._is_open:
+            raise HarnessError("the campaign was ended")
 
     def close(self) -> None:
         """End what runs and remove everything; never raises for what is gone already."""
@@ -156,6 +170,7 @@ class Workspace:
         with self._lock:
             if name in self._views:
                 raise HarnessError(f"there is a view {name!r} already")
+        self.demand_open()
         self.demand_space()
         place = self.scratch / secrets.token_hex(3)
         place.mkdir()

@@ -5,8 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
+from spotchaos.errors import HarnessError
+from spotchaos.launch import starting
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.workspace import PREFIX, Workspace
 from tests.launch.conftest import BOUND_S, everything_below, mechanisms_named
@@ -173,3 +176,29 @@ def test_a_scratch_folder_without_an_owner_is_swept(folder, mechanisms, tmp_path
         sweep(tmp_path)
         assert workspace.scratch.exists()
     assert not old.exists()
+
+
+def test_nothing_begins_once_everything_was_ended(start, view):
+    attempt = start("import time\nwhile True: time.sleep(1)")
+    view.workspace.end_all()
+    assert attempt.members() == []
+    with pytest.raises(HarnessError, match="the campaign was ended"):
+        start("print('begun')", number=2)
+    with pytest.raises(HarnessError, match="the campaign was ended"):
+        view.workspace.view("another")
+    view.workspace.reopen()
+    assert start("print('begun')", number=3).wait(BOUND_S) == Exited(0)
+
+
+def test_what_is_just_beginning_is_ended_as_well(start, view, monkeypatch):
+    make_spec = starting.make_spec
+
+    def interrupted(*args, **given):
+        view.workspace.end_all()  # nothing of this attempt can be ended yet
+        return make_spec(*args, **given)
+
+    monkeypatch.setattr(starting, "make_spec", interrupted)
+    with pytest.raises(HarnessError, match="the campaign was ended"):
+        start("import time\nwhile True: time.sleep(1)")
+    assert view.workspace.ends == set()
+    assert psutil.Process().children(recursive=True) == []
