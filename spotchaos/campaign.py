@@ -170,21 +170,35 @@ class Campaign:
         self, settings: Settings, program: Program, workspace: Workspace
     ) -> Groundwork:
         keeps = cache.may_keep(settings)
+        tell = self._tell_in_time
         try:
             if keeps:
                 known = cache.recall(
-                    settings, program, workspace, self.tell, clock=self._clock
+                    settings, program, workspace, tell, clock=self._clock
                 )
                 if known is not None:
                     return known
-            laid = lay(settings, program, workspace, self.tell, clock=self._clock)
+            laid = lay(settings, program, workspace, tell, clock=self._clock)
             if keeps:
                 cache.keep(settings, laid)
             return laid
         except ZygoteGoneError as error:
             self._zygote_lost = error.message
         cold = replace(settings, warm=False)
-        return lay(cold, program, workspace, self.tell, clock=self._clock)
+        return lay(cold, program, workspace, tell, clock=self._clock)
+
+    def _tell_in_time(self, event: Event) -> None:
+        """Pass on an event of the groundwork, but begin no run of it after the budget.
+
+        Raises:
+            HarnessError: the budget has ended.
+        """
+        if isinstance(event, PhaseStarted) and self._budget_has_ended():
+            raise HarnessError(
+                f"--budget ended before the {event.name}, and no trial was carried out",
+                hint="give more --budget, or make the run shorter",
+            )
+        self.tell(event)
 
     def work(self, ground: Groundwork) -> None:
         """Carry out what the settings ask for."""
@@ -387,6 +401,9 @@ class Campaign:
         return self._clock.monotonic() - self._begun_s + longest_s >= budget_s
 
     def is_out_of_budget(self) -> bool:
+        return self._budget_has_ended()
+
+    def _budget_has_ended(self) -> bool:
         budget_s = self._settings.budget_s
         return budget_s is not None and (
             self._clock.monotonic() - self._begun_s >= budget_s

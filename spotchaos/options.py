@@ -296,7 +296,7 @@ OPTIONS: tuple[Option, ...] = (
         metavar="SECONDS",
         parse=seconds,
         field="budget_s",
-        help="for the campaign; no trial starts after it (default: none)",
+        help="for the campaign; nothing starts after it (default: none)",
     ),
     Option(
         name="jobs",

@@ -136,7 +136,7 @@ class Settings:
             ("--deviations", self.deviations, 0),
             ("--saves", self.saves, 1),
         ):
-            if value is not None and value < least:
+            if value is not None and not value >= least:  # NaN is none
                 raise UsageError(
                     f"{option} is {value}", hint=f"give a number from {least:g} up"
                 )

@@ -126,6 +126,9 @@ def _coverage(documents: Sequence[Document]) -> dict[str, Any]:
     for key in _ADDED_UP:
         if key in total:
             total[key] = sum(d["coverage"].get(key) or 0 for d in documents)
+    if "not_run" in total:
+        left = (d["coverage"].get("not_run") or () for d in documents)
+        total["not_run"] = [plan for each in left for plan in each]
     return total
 
 

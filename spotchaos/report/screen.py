@@ -18,6 +18,7 @@ from spotchaos.report.replaying import replay_line
 WIDTH = 88
 MOST_FINDINGS = 4
 MOST_COMPONENTS = 10
+MOST_PLANS = 4
 MOST_QUOTED = 12
 MOST_QUOTED_LINES = 3  # of the screen, for one line of the program
 
@@ -330,6 +331,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
             f"{dropped} drawn kill point{'s were' if dropped != 1 else ' was'} not"
             " reached and dropped"
         )
+    said += _not_run(document)
     said += crash_states.not_visited(document)
     if document.get("unprotected"):
         said += [f"not protected: {text}" for text in document["unprotected"]]
@@ -337,6 +339,16 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     for text in dict.fromkeys(said):
         lines += _labelled("Note: ", text, style="yellow", width=width, most=2)
     return lines
+
+
+def _not_run(document: Mapping[str, Any]) -> list[str]:
+    """Return which plans a budget left out."""
+    left = document["coverage"].get("not_run") or ()
+    if not left:
+        return []
+    shown = "; ".join(left[:MOST_PLANS]) + (" ..." if len(left) > MOST_PLANS else "")
+    of = document["coverage"].get("plans") or len(left)
+    return [f"--budget ended before {len(left)} of {of} plans: {shown}"]
 
 
 def _compressed(document: Mapping[str, Any]) -> list[str]:

@@ -6,6 +6,10 @@ from dataclasses import replace
 import pytest
 
 from spotchaos import scheduling
+from spotchaos.campaign import Campaign
+from spotchaos.clock import ManualClock
+from spotchaos.errors import HarnessError, UsageError
+from spotchaos.events import AttemptEnded, PhaseStarted
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import FileOp, OpLog
@@ -209,3 +213,21 @@ def test_each_rank_is_cut_where_it_reached_the_kill_point_itself():
     record = Recorded(of_two_ranks(), history, 0.0, frozenset())
     moment = moment_in(record, KillPoint(site="step-end", occurrence=3))
     assert [r.completed for r in moment.attempt.trace.ranks.values()] == [3, 3]
+
+
+def test_no_run_of_the_groundwork_begins_after_the_budget(tmp_path):
+    clock, told = ManualClock(), []
+    asked = settings(tmp_path, budget_s=5.0)
+    campaign = Campaign(asked, told.append, clock)
+    campaign._tell_in_time(PhaseStarted("baseline 1"))
+    clock.advance(5.0)
+    campaign._tell_in_time(AttemptEnded("baseline 1", attempt_of(1)))
+    with pytest.raises(HarnessError, match="--budget ended before the baseline 2"):
+        campaign._tell_in_time(PhaseStarted("baseline 2"))
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("name", ["budget_s", "timeout_s", "grace_s", "time_scale"])
+def test_a_number_of_seconds_is_a_number(tmp_path, name):
+    with pytest.raises(UsageError, match="is nan"):
+        settings(tmp_path, **{name: float("nan")})

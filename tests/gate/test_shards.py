@@ -72,6 +72,12 @@ def test_merged_shards_are_the_report_of_the_whole(shards):
     assert whole["shard"] is None
 
 
+def test_what_a_budget_left_out_of_any_shard_is_left_out_of_the_whole(shards):
+    for number, part in enumerate(shards):
+        part["coverage"]["not_run"] = [f"step-end:{number}"]
+    assert merge(shards)["coverage"]["not_run"] == ["step-end:0", "step-end:1"]
+
+
 def test_the_order_of_the_shards_does_not_matter(shards):
     one, other = merge(shards), merge(shards[::-1])
     assert one["trials"] == other["trials"]

@@ -102,6 +102,24 @@ def test_what_bounds_the_verdict_is_said(outcomes):
     assert "were hidden: last.pt" in text
 
 
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (["step-end:8"], "--budget ended before 1 of 5 plans: step-end:8"),
+        (
+            [f"step-end:{n}" for n in range(5)],
+            "5 of 5 plans: step-end:0; step-end:1; step-end:2; step-end:3 ...",
+        ),
+    ],
+)
+def test_plans_that_a_budget_left_out_are_named(outcomes, left, said):
+    outcome = outcomes.make_outcome(
+        Verdict.UNKNOWN, coverage={"plans": 5, "not_run": left}
+    )
+    text = plain(screen(make_document(outcome)))
+    assert "".join(said.split()) in "".join(text.split())
+
+
 def test_the_last_lines_of_a_program_that_failed_stand_on_lines_of_their_own(outcomes):
     said = (
         "the program ended with status 1; its last lines:\n  File t.py\nKeyError: 'x'"
