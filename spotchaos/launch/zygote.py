@@ -39,7 +39,8 @@ READY_BOUND_S = 180.0
 ANSWER_BOUND_S = 30.0
 
 # Options of the interpreter that a zygote can be started with as well.
-_FLAGS = re.compile(r"^-(u|O|OO|B|P|q|s|v|W.+|X.+)$")
+_FLAGS = re.compile(r"^-([uOBPqsvb]+|W.+|X.+)$")
+_TAKING_A_WORD = ("-W", "-X")
 _TORCHRUN = re.compile(r"^--(nproc[-_]per[-_]node|standalone|nnodes)(?:=(\w+))?$")
 
 
@@ -99,9 +100,12 @@ def _of_arguments(interpreter: str, arguments: Sequence[str]) -> Start | None:
             if rest[0] in ("torch.distributed.run", "torch.distributed.launch"):
                 return _of_torchrun(interpreter, rest[1:])
             return Start(interpreter, tuple(flags), tuple(rest), module=rest[0])
-        if not _FLAGS.match(word):
+        if word in _TAKING_A_WORD and rest:
+            flags += [word, rest.pop(0)]
+        elif _FLAGS.match(word):
+            flags.append(word)
+        else:
             return None
-        flags.append(word)
     if not rest:
         return None
     return Start(interpreter, tuple(flags), tuple(rest), script=rest[0])

@@ -337,6 +337,10 @@ COMMANDS = {
         ["{python}", "-Werror", "prog.py"],
     ),
     "options": (SEES, ["{python}", "-Xdev", "-B", "prog.py"]),
+    "options with words of their own": (
+        SEES,
+        ["{python}", "-W", "ignore", "-uB", "-X", "mine=3", "prog.py"],
+    ),
     "utf-8 mode": (SEES, ["{python}", "-Xutf8=1", "prog.py"]),
     "safe path of module": ({"mod.py": SEES}, ["{python}", "-P", "-m", "mod"]),
     "isolated site": (SEES, ["{python}", "-s", "prog.py"]),
