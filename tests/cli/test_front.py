@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -168,3 +170,19 @@ def test_the_traceback_of_an_internal_error_lies_in_a_file(
 def test_a_message_cannot_move_the_cursor(spotchaos):
     result = spotchaos("explain", "\x1b[2Jowned")
     assert "\x1b" not in result.stderr
+
+
+def test_modules_of_the_program_s_folder_are_not_taken_for_ours(tmp_path):
+    for name in ("click", "rich", "msgspec", "psutil"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the program began')")
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "spotchaos", "run", "--help"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: spotchaos run" in done.stdout
