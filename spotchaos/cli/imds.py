@@ -8,14 +8,26 @@ import click
 
 from spotchaos.cli.serve import interruptible, say
 from spotchaos.errors import UsageError
+from spotchaos.options import seconds
 from spotchaos.providers import PROVIDERS
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ENDLESS, ServiceFault
 from spotchaos.providers.serving import on_loopback
 from spotchaos.providers.stories import STEMS, Story, story
 
+
+def _seconds(text: str) -> float:
+    """Read seconds as `run` does: `10`, `10s`, `2min`."""
+    try:
+        return seconds(text)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no number of seconds", hint="write 10, 10s or 2min"
+        ) from None
+
+
 EPILOG = """\b
-  spotchaos imds --provider aws --after 10
+  spotchaos imds --provider aws --after 10s
   spotchaos imds --provider azure --after 5 --withdraw-after 12 --time-scale 2
   curl -X POST http://127.0.0.1:PORT/_spotchaos/announce
   curl -X POST 'http://127.0.0.1:PORT/_spotchaos/fault?name=429&count=1+'
@@ -35,14 +47,14 @@ GET /_spotchaos/log. Runs until interrupted."""
 @click.option(
     "--after",
     "after_s",
-    type=float,
+    type=_seconds,
     metavar="SECONDS",
     help="announce after so many cloud seconds (default: when ordered)",
 )
 @click.option(
     "--withdraw-after",
     "withdraw_s",
-    type=float,
+    type=_seconds,
     metavar="SECONDS",
     help="withdraw so many cloud seconds after the announcement",
 )
@@ -55,7 +67,7 @@ GET /_spotchaos/log. Runs until interrupted."""
 @click.option(
     "--grace",
     "grace_s",
-    type=float,
+    type=_seconds,
     metavar="SECONDS",
     help="cloud seconds from the notice to its deadline (default: the provider's own)",
 )

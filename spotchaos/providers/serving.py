@@ -297,7 +297,7 @@ def _unsent(notice: Notice) -> Notice:
 def _seconds(query: Mapping[str, str], name: str) -> float:
     text = query.get(name, "0")
     try:
-        return float(text)
+        return float(text.removesuffix("s"))
     except ValueError:
         raise UsageError(
             f"{name} is {text!r}, not a number of seconds", hint="write 12.5"

@@ -49,7 +49,7 @@ def test_it_serves_until_it_is_interrupted(number):
 
 
 def test_options_set_the_story():
-    arguments = ("--provider", "aws", "--action", "stop", "--after", "0")
+    arguments = ("--provider", "aws", "--action", "stop", "--after", "0s")
     more = ("--require-token", "--time-scale", "60", "--port", str(free_port()))
     with serving("imds", *arguments, *more) as (url, line):
         assert url.endswith(more[-1])
@@ -87,7 +87,7 @@ def test_it_takes_orders_while_it_runs():
         path = "/computeMetadata/v1/instance/preempted"
         flavor = {"Metadata-Flavor": "Google"}
         assert requests.get(url + path, headers=flavor, timeout=5).text == "FALSE"
-        told = requests.post(url + "/_spotchaos/announce", timeout=5).json()
+        told = requests.post(url + "/_spotchaos/announce?after=0s", timeout=5).json()
         assert told["reclaim_at"] < told["deadline"]
         assert requests.get(url + path, headers=flavor, timeout=5).text == "TRUE"
         log = requests.get(url + "/_spotchaos/log", timeout=5).json()
@@ -137,6 +137,11 @@ def free_port():
             "impossible time scale 0.0\n"
             "Hint: give cloud seconds per real second, such as 60",
             id="impossible-scale",
+        ),
+        pytest.param(
+            ["--provider", "aws", "--after", "soon"],
+            "'soon' is no number of seconds\nHint: write 10, 10s or 2min",
+            id="no-seconds",
         ),
         pytest.param(
             ["--provider", "aws", "--port", "99999"],
