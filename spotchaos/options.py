@@ -160,7 +160,7 @@ OPTIONS: tuple[Option, ...] = (
         name="to",
         heading=HOW,
         metavar="WHOM",
-        help="all, leader, group, launcher, workers or rank:R (default: all)",
+        help="all, leader, group, launcher, workers, rank:R or rank:R,R (default: all)",
     ),
     Option(
         name="notice",

@@ -113,8 +113,9 @@ class Settings:
             if text not in MANY:
                 Plan.parse(text)
         _one_of("--signal", self.signal, SIGNALS)
-        if not (self.to.startswith("rank:") and self.to[5:].isdecimal()):
-            _one_of("--to", self.to, (*WHOM, "rank:R"))
+        ranks = self.to.removeprefix("rank:").split(",")
+        if not (self.to.startswith("rank:") and all(map(str.isdecimal, ranks))):
+            _one_of("--to", self.to, (*WHOM, "rank:R", "rank:R,R"))
         _one_of("--promise", self.promise, PROMISES)
         _one_of("--lose", self.lose, ("process", "machine"))
         _one_of("--fingerprint", self.fingerprint, ("all", "saves"))

@@ -20,7 +20,8 @@ def targets_of(
     """Return the pids, here, of the processes that `whom` names.
 
     Args:
-        whom: "all", "leader", "group", "launcher", "workers" or "rank:R".
+        whom: "all", "leader", "group", "launcher", "workers", "rank:R" or
+            "rank:R,R" (a machine that holds several).
         members: every live process of the program.
         leader: pid of its first process, as the program sees it.
         leader_group: process group of the leader, here.
@@ -40,8 +41,10 @@ def targets_of(
     elif whom == "workers":
         found = _workers(members, set(ranks.values()))
     else:
-        wanted = ranks.get(int(whom.removeprefix("rank:")))
-        found = [p.pid for p in members if p.pid == wanted]
+        wanted = {ranks.get(int(r)) for r in whom.removeprefix("rank:").split(",")}
+        found = [p.pid for p in members if p.pid in wanted]
+        if len(found) < len(wanted):
+            found = []  # one that has ended, or never was
     if not found:
         raise HarnessError(
             f"the attempt has no process that {whom!r} names",

@@ -75,6 +75,7 @@ def test_options_become_settings(spotchaos, campaign, tmp_path):
         pytest.param(["--timeout", "0"], id="no-time"),
         pytest.param(["--signal", "TREM"], id="signal"),
         pytest.param(["--to", "rank:x"], id="whom"),
+        pytest.param(["--to", "rank:0,"], id="no-second-rank"),
         pytest.param(["--promise", "all"], id="promise"),
         pytest.param(["--exit-code", "0;1"], id="exit-codes"),
         pytest.param(["--resume-cmd", "'open"], id="quotes"),

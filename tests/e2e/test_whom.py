@@ -138,6 +138,14 @@ def test_ranks_outlive_torchrun_and_not_the_resume(strike, to):
 
 
 @pytest.mark.ddp
+def test_a_machine_that_held_some_of_the_ranks_takes_the_others_with_it(strike):
+    first, second = strike(RANKS, "rank:0,1", "step-end:6", launcher=TORCHRUN)
+    assert first.exit_code == 1
+    assert first.survivors == ()
+    assert second.trace.completed == 12 - 4
+
+
+@pytest.mark.ddp
 def test_a_rank_that_is_lost_takes_the_others_with_it(strike):
     """Gloo raises in the peer at once, and torchrun ends with status 1."""
     first, second = strike(RANKS, "rank:1", "step-end:6", launcher=TORCHRUN)

@@ -183,6 +183,7 @@ EVERYBODY = {"launcher", "rank0", "rank1", "worker0", "worker1"}
         ("group", {"launcher"}),
         ("workers", {"worker0", "worker1"}),
         ("rank:1", {"rank1"}),
+        ("rank:0,1", {"rank0", "rank1"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -200,8 +201,9 @@ def test_a_signal_reaches_whom_it_names(start, whom, reached):
 
 def test_a_signal_to_nobody_is_one_clear_sentence(start):
     attempt = start("import time; time.sleep(1000)")
-    with pytest.raises(HarnessError, match="no process that 'rank:7' names"):
-        attempt.signal("TERM", "rank:7")
+    for nobody in ("rank:7", "rank:7,8"):
+        with pytest.raises(HarnessError, match=f"no process that '{nobody}' names"):
+            attempt.signal("TERM", nobody)
 
 
 @everywhere
