@@ -255,6 +255,10 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
         )
         if not notice.asked:
             said = "; it never asked the metadata service"
+            hint += (
+                "; if it does ask, its pauses are longer than this run, or a proxy that it"
+                " names stands before the address (NO_PROXY)"
+            )
         elif not notice.asked_after:
             said = "; it did not ask the metadata service again"
         elif notice.refused == notice.asked_after:

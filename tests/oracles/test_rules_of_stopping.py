@@ -194,9 +194,11 @@ def test_who_asks_for_nothing_did_not_save_for_the_notice(asked, is_served, word
     first, *others = trial.attempts
     told = replace(first.notice, asked=asked, asked_after=0, is_served=is_served)
     trial = replace(trial, attempts=(replace(first, notice=told), *others))
-    messages = [finding.message for finding in judge(trial, BASELINE).findings]
-    assert len(messages) == (words is not None)
-    assert all(words in message for message in messages)
+    findings = judge(trial, BASELINE).findings
+    assert len(findings) == (words is not None)
+    for finding in findings:
+        assert words in finding.message
+        assert ("NO_PROXY" in finding.hint) == (not asked)
 
 
 @pytest.mark.parametrize(
