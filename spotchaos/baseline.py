@@ -323,9 +323,13 @@ class _Builder:
             raise HarnessError(attempt.trouble)
         if attempt.ended is Ended.FINISHED:
             return
-        allow_network = self._stage.program.allow_network
         raise BaselineFailed(
-            failure_of(attempt, self._stage.hang_s, allow_network=allow_network)
+            failure_of(
+                attempt,
+                self._stage.hang_s,
+                allow_network=self._stage.program.allow_network,
+                notice=self._stage.settings.notice,
+            )
         )
 
     def _control(self, baseline: Baseline, rank: RankTrace) -> Trial | None:

@@ -60,13 +60,20 @@ _STRANGE_OPTION = re.compile(
 )
 
 
-def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Finding:
+def failure_of(
+    attempt: Attempt,
+    limit_s: float,
+    *,
+    allow_network: bool,
+    notice: str | None = None,
+) -> Finding:
     """Say in one sentence why the uninterrupted program is no baseline.
 
     Args:
         attempt: the run, which did not finish.
         limit_s: how long it was given.
         allow_network: it could reach the network.
+        notice: the story of the metadata service that it found; None: there was none.
     """
     last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
     quoted = (
@@ -92,11 +99,16 @@ def failure_of(attempt: Attempt, limit_s: float, *, allow_network: bool) -> Find
     where = None
     if rank is not None and rank.exception is not None and rank.exception.file:
         where = {"file": rank.exception.file, "line": rank.exception.line}
+    alone = "make it run to its end without spotchaos first"
+    if notice is not None:
+        alone += (
+            f"; if it does, it takes for an end what the service of {notice} answers while"
+            " there is no notice (a 404, or a refusal)"
+        )
     return Finding(
         "baseline-failed",
         f"the program ended with status {attempt.exit_code} by itself{quoted}",
-        hint=kept_from(attempt, allow_network=allow_network)
-        or "make it run to its end without spotchaos first",
+        hint=kept_from(attempt, allow_network=allow_network) or alone,
         where=where,
     )
 

@@ -94,3 +94,9 @@ def test_a_script_that_its_own_workers_run_anew_is_told_where_to_begin():
     assert "__main__" in finding.hint
     other = failed("RuntimeError: DataLoader worker (pid(s) 13) exited unexpectedly")
     assert "__main__" not in failure_of(other, 60.0, allow_network=False).hint
+
+
+def test_a_program_that_a_silent_service_ends_is_told_so():
+    finding = failure_of(failed("bye"), 60.0, allow_network=False, notice="aws-early")
+    assert "what the service of aws-early answers while there is no" in finding.hint
+    assert "service" not in failure_of(failed("bye"), 60.0, allow_network=False).hint
