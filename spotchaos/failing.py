@@ -102,8 +102,8 @@ def failure_of(
     alone = "make it run to its end without spotchaos first"
     if notice is not None:
         alone += (
-            f"; if it does, it takes for an end what the service of {notice} answers while"
-            " there is no notice (a 404, or a refusal)"
+            f"; if it does, it may take for an end what the service of {notice} answers"
+            " while there is no notice (a 404, or a refusal)"
         )
     return Finding(
         "baseline-failed",

@@ -98,5 +98,5 @@ def test_a_script_that_its_own_workers_run_anew_is_told_where_to_begin():
 
 def test_a_program_that_a_silent_service_ends_is_told_so():
     finding = failure_of(failed("bye"), 60.0, allow_network=False, notice="aws-early")
-    assert "what the service of aws-early answers while there is no" in finding.hint
+    assert "what the service of aws-early answers while there" in finding.hint
     assert "service" not in failure_of(failed("bye"), 60.0, allow_network=False).hint
