@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import enum
 import logging
+import multiprocessing
+import multiprocessing.util
+import os
 import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -193,10 +198,22 @@ def deaf_workers() -> Iterator[None]:
     delivered at the end.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    known = set(multiprocessing.active_children())
     try:
         yield
     finally:
+        for worker in set(multiprocessing.active_children()) - known:
+            # At exit Python terminates them and waits: a deaf one would never end.
+            # What is registered last, so after multiprocessing's own, is called first.
+            atexit.register(_end, worker, os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(worker: BaseProcess, parent: int) -> None:
+    if os.getpid() == parent and worker.is_alive():
+        # torch's handler would raise for a worker that was killed.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        worker.kill()
 
 
 def _file_source(path: Path) -> Callable[[], Sighting | None]:

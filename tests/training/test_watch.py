@@ -3,8 +3,11 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -155,3 +158,31 @@ def test_the_trainer_itself_still_hears_them():
         with deaf_workers():
             os.kill(os.getpid(), signal.SIGTERM)
         assert watch.wish is Wish.STOP
+
+
+ABANDONS = """
+import torch
+from torch.utils.data import DataLoader
+from spotchaos.training import deaf_workers
+loader = DataLoader(range(40), batch_size=2, num_workers=2, generator=torch.Generator())
+with deaf_workers():
+    batches = iter(loader)
+for number, batch in enumerate(batches):
+    if number == 3:
+        break  # the iterator stays, as in a loop at the top of a script
+print("the end")
+"""
+
+
+def test_a_program_ends_though_its_deaf_workers_are_in_the_middle_of_an_epoch():
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", ABANDONS],
+        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=200,  # it never ended
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "the end\n")
