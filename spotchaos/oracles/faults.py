@@ -18,6 +18,15 @@ _NOT_STORED = _LOST | {"lost-work", "no-checkpoint"}
 # What a resume looks like that loaded damaged bytes.
 _DAMAGED_GROUPS = frozenset({"state", "divergence"})
 
+_BESIDE = (
+    "write beside the old checkpoint, and replace it only once the new one is whole and"
+    " closed; delete nothing before that"
+)
+_SHORT = (
+    "a write may take less than it is given, and says how much: write on until nothing is"
+    " left, and replace the old checkpoint only then"
+)
+
 
 def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
     """Name the fault where a resume went wrong because of it.
@@ -44,8 +53,7 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
                 message=f"{struck.fault!r} struck {struck.path!r} while attempt"
                 f" {link.number} saved, and the checkpoint before it is lost as well:"
                 f" {finding.message}",
-                hint="write beside the old checkpoint, and replace it only once the new"
-                " one is whole and closed; delete nothing before that",
+                hint=_SHORT if struck.fault.startswith("short-write") else _BESIDE,
             )
         else:
             yield finding

@@ -30,6 +30,17 @@ def test_an_error_that_took_the_old_checkpoint_as_well_is_named(trial):
     (finding,) = judge(struck(trial, "error"), BASELINE).findings
     assert finding.name == "error-destroyed-checkpoint"
     assert "'error:2' struck 'ckpt-12.pt' while attempt 1 saved" in finding.message
+    assert "write beside the old checkpoint" in finding.hint
+
+
+def test_who_takes_a_short_write_for_a_whole_one_is_told_so():
+    trial = struck(trial_of(first(), never_trained()), "error")
+    attempt = trial.attempts[0]
+    short = replace(attempt.struck[0], fault="short-write:2")
+    told = replace(attempt, struck=(short,))
+    trial = replace(trial, attempts=(told, *trial.attempts[1:]))
+    (finding,) = judge(trial, BASELINE).findings
+    assert "write on until nothing is left" in finding.hint
 
 
 def test_an_error_that_leaves_the_checkpoint_before_it_is_no_finding():
