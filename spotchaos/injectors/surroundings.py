@@ -230,8 +230,10 @@ class Surroundings:
             poll_s = self._poll_s()
             real_s = window_s(pace, done=done, poll_s=poll_s, cloud_s=lasts_s)
             if is_patient and pace is not None and self._may_miss_requests(poll_s):
-                # What the provider gives is not made longer.
-                self.patience_s = min(patience_s(poll_s), lasts_s - real_s)
+                # Who is refused renews its token, and asks again after its pause. What
+                # the provider gives is not made longer.
+                polls = 2 if self.story.faults else 1
+                self.patience_s = min(polls * patience_s(poll_s), lasts_s - real_s)
             self.service.compress(max(1.0, lasts_s / (real_s + self.patience_s)))
         notices = self.service.announce()
         deadline = max((n.deadline for n in notices), default=self._clock.now())

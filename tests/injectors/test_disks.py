@@ -163,6 +163,13 @@ def test_the_training_waits_for_who_may_ask_too_late(asked_at_s, waits_s, poll_s
         assert window_s == pytest.approx(waits_s + max(1.0, 2.5 * poll_s), rel=0.02)
 
 
+def test_who_is_refused_may_ask_a_second_time():
+    pace = Pace(horizon=100, step_s=0.01, save_s=0.0)
+    with Surroundings(story("aws-token-expired"), isolated=False) as around:
+        around.announce(pace, done=40, is_patient=True)
+        assert around.patience_s == 12.0
+
+
 def test_a_window_that_is_short_by_itself_is_not_spent_waiting():
     pace = Pace(horizon=100, step_s=0.1, save_s=0.0)
     with Surroundings(story("aws", grace_s=2), isolated=False) as around:
