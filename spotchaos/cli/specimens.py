@@ -159,7 +159,9 @@ def _try(
     if beside is not None:
         asked = competitor.can_be_asked(specimen, program)
         cells.append(
-            competitor.ask(program, executable=beside) if asked else "cannot be asked"
+            competitor.ask(specimen, program, executable=beside)
+            if asked
+            else "cannot be asked"
         )
     print("  ".join(cells), flush=True)
     for sentence in unmet:

@@ -1,4 +1,4 @@
-"""Runs a program as ckpt-chaos wants it: `python told.py FOLDER PROGRAM`.
+"""Runs a program as ckpt-chaos wants it: `python told.py FOLDER PROGRAM [ARGUMENT...]`.
 
 The program works in FOLDER, says which step it resumed from (`resumed from step N`), and
 leaves its weights in `FOLDER/final.pt`. Specimens do none of that by themselves.
@@ -30,7 +30,7 @@ def main() -> None:
         return state
 
     torch.load = loading
-    sys.argv = [str(program)]
+    sys.argv = [str(program), *sys.argv[3:]]
     sys.path[0] = str(program.parent)  # as Python itself does
     model = runpy.run_path(str(program), run_name="__main__")["model"]
     torch.save(model.state_dict(), folder / "final.pt")

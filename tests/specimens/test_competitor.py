@@ -28,7 +28,8 @@ def test_what_it_complains_of_is_told_as_it_says_it():
     ("name", "can"),
     [
         pytest.param("torn_checkpoint", True, id="kills"),
-        pytest.param("signal_ignored", False, id="signal"),
+        pytest.param("signal_ignored", True, id="signal"),
+        pytest.param("notice_ignored", False, id="notice"),
         pytest.param("ranks_disagree", False, id="ranks"),
         pytest.param("recipe_no_token", False, id="metadata-address"),
         pytest.param("recipe_resplit", False, id="launcher"),
@@ -38,3 +39,42 @@ def test_what_it_complains_of_is_told_as_it_says_it():
 def test_it_is_asked_what_it_can_be_asked(name, can):
     specimen = TABLE[name]
     assert competitor.can_be_asked(specimen, specimen.mutant) is can
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        pytest.param("torn_checkpoint", [], id="kill"),
+        pytest.param(
+            "signal_ignored", ["--modes", "term", "--grace", "5"], id="signal"
+        ),
+    ],
+)
+def test_it_is_given_the_options_that_show_the_flaw(name, given):
+    specimen = TABLE[name]
+    assert competitor.options_of(specimen, specimen.mutant)[6:] == given
+
+
+def test_it_is_told_how_a_program_resumes():
+    specimen = TABLE["foreign_resume"]
+    *_, option, command = competitor.options_of(specimen, specimen.mutant)
+    assert option == "--resume-cmd"
+    assert command.endswith(f"{specimen.mutant} --resume")
+
+
+COMPLAINS_OF_NAMES = """\
+#!/bin/sh
+case "$*" in
+*--checkpoint-glob*) echo "--checkpoint-glob matched no checkpoint" >&2; exit 1;;
+esac
+echo "LOST_WORK: 0  PASS: 3"
+"""
+
+
+def test_where_names_tell_no_step_it_is_asked_once_more_without(tmp_path):
+    executable = tmp_path / "ckpt-chaos"
+    executable.write_text(COMPLAINS_OF_NAMES)
+    executable.chmod(0o755)
+    specimen = TABLE["torn_checkpoint"]
+    said = competitor.ask(specimen, specimen.mutant, executable=str(executable))
+    assert said == "0 LOST_WORK, 3 PASS"
