@@ -70,7 +70,10 @@ def finish() -> None:
         TRAINING.write_finish()
     # What is freed from here on is freed by the interpreter, which is going.
     KEEPER.drop()
-    SESSION.site("finish")
+    # What a program runs beside itself (`python -m pip list`, a look at the processor)
+    # ends as well, and is not the end of the training that a plan means.
+    if SESSION.steps or TRAINING.counted["backward"] or SESSION.torch:
+        SESSION.site("finish")
     for index, optimizer in LIVING.live_optimizers():
         steps = TRAINING.optimizer_steps.get(index, 0)
         mark_optimizer(index, optimizer, steps=steps)

@@ -135,6 +135,23 @@ def test_a_kill_point_of_another_rank_is_passed(place, rank):
     assert harness.end() == "end\n"
 
 
+HELPER = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "print('helper', flush=True)"], check=True)
+"""
+
+
+def test_the_end_of_what_a_program_runs_before_it_trains_is_not_its_finish(place):
+    script = HELPER + SCRIPT.format(then="pass")
+    harness = Harness(place, script, kill="finish:1")
+    assert harness.hear()["hello"]["pid"] == harness.process.pid
+    said = harness.hear()
+    assert (said["halt"], said["pid"]) == ("finish:1", harness.process.pid)
+    assert said["step"] == 4
+    harness.say(go=1)
+    assert harness.end() == "helper\nend\n"
+
+
 def test_a_harness_that_is_gone_holds_nobody(place):
     harness = Harness(place, SCRIPT.format(then="pass"), kill="forward:3")
     harness.hear()

@@ -209,7 +209,7 @@ def test_trainings_of_processes_one_after_the_other_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize(
     "how",
-    [{"starts": (0.0, 1.0)}, {"counted": ("optimizer", "batches")}],
+    [{"starts": (0.0, 1.0)}, {"counted": ("optimizer", "batch")}],
     ids=["at the same time", "one only evaluates"],
 )
 def test_one_training_with_what_runs_beside_or_after_it_is_one(tmp_path, how):
