@@ -35,6 +35,11 @@ def to_plain(value: Any, where: str, *, marks: bool = True) -> Any:
                 f"{where} has no values yet",
                 hint="give the model one batch before its state is captured",
             )
+        if _is_a_shard(value):
+            raise CheckpointError(
+                f"{where} is spread over ranks, and this rank has its shard only",
+                hint="save such a model with ShardedStore, to which each rank gives its own",
+            )
         return value
     if type(value) in _LEAVES:
         return value
@@ -59,6 +64,14 @@ def to_plain(value: Any, where: str, *, marks: bool = True) -> Any:
         f"{where} holds a {type(value).__name__}, which a checkpoint cannot hold",
         hint="keep numbers, strings, tensors, lists and dicts in the state",
     )
+
+
+def _is_a_shard(tensor: Any) -> bool:
+    """Tell whether a tensor is a distributed one (DTensor) that no rank has whole."""
+    mesh = getattr(tensor, "device_mesh", None)
+    if mesh is None or mesh.size() < 2:
+        return False
+    return not all(placement.is_replicate() for placement in tensor.placements)
 
 
 def from_plain(value: Any) -> Any:

@@ -235,3 +235,30 @@ def test_a_stream_refuses_workers_that_outlive_an_epoch():
     stream.next_epoch()
     with pytest.raises(UsageError, match="whose workers persist"):
         list(loader)
+
+
+def test_shards_of_a_model_are_no_checkpoint_of_it(forked):
+    def work():
+        import torch.distributed as dist
+        from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+        said = []
+        for placement in (Replicate(), Shard(0)):
+            model = nn.Linear(4, 4, bias=False)
+            whole = distribute_tensor(model.weight.data, mesh, [placement])
+            model.weight = nn.Parameter(whole)
+            try:
+                said.append(sorted(TrainingState(model=model).capture()["model"]))
+            except CheckpointError as error:
+                said.append(error.message)
+        return said
+
+    child = forked.one(work)
+    forked.wait([child])
+    assert child.result == [
+        ["weight"],
+        "model.weight is spread over ranks, and this rank has its shard only",
+    ]
