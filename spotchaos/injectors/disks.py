@@ -39,6 +39,7 @@ DISK_FAULTS: Final = (*ERRORS, *DELAYS, *DAMAGES, SKEW)
 # By how much the clock of the skewed machine is ahead, in seconds.
 SKEW_S: Final = 3600
 
+_NEVER: Final = 1 << 62
 _COUNT = re.compile(r"(?P<n>[1-9]\d*)(?P<more>\+?)")
 
 
@@ -123,6 +124,8 @@ def rule_of(
         begun_s = early[-1].begun_at_s - _began_s(log) if early else 0.0
         any_of_them = rule_for(fault.name, 1, onwards=True, path=where)
         nth = 1 + len(list(_struck(any_of_them, log, until_s=begun_s)))
+        if not saves:
+            nth = _NEVER  # nobody knows which operation is the last save's
     return rule_for(fault.name, nth, onwards=onwards, path=where)
 
 
@@ -209,13 +212,11 @@ def _files(view: View, path: str) -> Iterable[tuple[str, Path]]:
 
 
 def _saves(attempt: Attempt, patterns: Sequence[str]) -> list[SaveMark]:
-    found = [
-        save
-        for rank in attempt.trace.ranks.values()
-        for save in rank.saves
-        if not patterns or any(_pattern(path) in patterns for path in save.paths)
-    ]
-    return sorted(found, key=lambda save: save.begun_at_s)
+    found = [save for rank in attempt.trace.ranks.values() for save in rank.saves]
+    named = [s for s in found if any(_pattern(path) in patterns for path in s.paths)]
+    # What a resume reads may have no name that a save ever had (it is copied by a shell):
+    # then any save may be it.
+    return sorted(named or found, key=lambda save: save.begun_at_s)
 
 
 def _pattern(path: str) -> str:

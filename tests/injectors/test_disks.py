@@ -1,5 +1,7 @@
 """Which operations a fault of the disk strikes, and what it refuses to be called."""
 
+from dataclasses import replace
+
 import pytest
 
 from spotchaos.clock import ManualClock
@@ -67,6 +69,20 @@ def test_the_last_save_before_a_kill_point_is_meant():
     fault = DiskFault.parse("enospc:last")
     rule = rule_of(fault, LOG, recorded(), patterns=[], before=3)
     assert (rule.nth, rule.onwards) == (1, True)
+
+
+def test_where_no_save_was_seen_none_is_the_last():
+    attempt = recorded()
+    rank = replace(attempt.trace.ranks[0], saves=())
+    unseen = replace(attempt, trace=replace(attempt.trace, ranks={0: rank}))
+    rule = rule_of(DiskFault.parse("enospc:last"), LOG, unseen, patterns=[])
+    assert step_struck(rule, LOG, unseen) is None
+    assert rule_of(DiskFault.parse("enospc"), LOG, unseen, patterns=[]).nth == 1
+
+
+def test_where_a_resume_reads_what_no_save_was_called_any_save_may_be_it():
+    rule = rule_of(DiskFault.parse("enospc:last"), LOG, recorded(), patterns=["copy"])
+    assert step_struck(rule, LOG, recorded()) == 3
 
 
 @pytest.mark.parametrize(
