@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.paths import is_installed
+from spotchaos.probe.paths import is_installed, told_of
 from spotchaos.probe.record import raised
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
@@ -104,9 +104,9 @@ def mark_optimizer(index: int, optimizer: Any, **more: Any) -> None:
 def _modules() -> list[list[str]]:
     """Return name and file of every imported module, in the order of their import."""
     return [
-        [name, getattr(module, "__file__", None) or ""]
+        [name, told_of(module, "__file__") or ""]
         for name, module in list(sys.modules.items())
-        if getattr(module, "__spec__", None) is not None
+        if told_of(module, "__spec__") is not None
     ]
 
 

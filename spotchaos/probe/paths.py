@@ -40,6 +40,18 @@ def is_installed(file: str) -> bool:
     return _INSTALLED.search(file) is not None
 
 
+def told_of(module: Any, name: str) -> Any:
+    """Return what a module itself says under a name; None if it says nothing.
+
+    Its `__getattr__` is not asked: a lazy module would be imported by that, or fail.
+    """
+    try:
+        held = object.__getattribute__(module, "__dict__")
+    except AttributeError:
+        return None
+    return held.get(name)
+
+
 def absolute(path: Any) -> str | None:
     """Return the absolute path of what was given to open; None if it is no path."""
     try:

@@ -1,12 +1,17 @@
 """Streams are read without being moved, and what comes next is known."""
 
 import random
+import sys
+import types
 
 import numpy as np
 import pytest
 import torch
 
+from spotchaos.probe import exits
 from spotchaos.probe.fingerprint import ALGORITHM, Digest, reduced, tensor_digest
+from spotchaos.probe.reach import own_modules
+from spotchaos.probe.session import SESSION
 from spotchaos.probe.streams import read_streams
 
 DRAWS = {
@@ -14,6 +19,23 @@ DRAWS = {
     "rng.numpy": np.random.random_sample,
     "rng.torch": lambda: torch.rand(1, dtype=torch.float64).item(),
 }
+
+
+class Lazy(types.ModuleType):
+    """A module that would be imported by the first question that it is asked."""
+
+    def __getattr__(self, name):
+        raise ImportError(f"{self.__name__} cannot be imported here, for {name}")
+
+
+def test_a_lazy_module_is_not_asked_whose_it_is(monkeypatch, tmp_path):
+    own = types.ModuleType("own")
+    own.__file__ = str(tmp_path / "own.py")
+    monkeypatch.setitem(sys.modules, "own", own)
+    monkeypatch.setitem(sys.modules, "lazy", Lazy("lazy"))
+    monkeypatch.setattr(SESSION, "orders", {"folder": str(tmp_path)})
+    assert own in list(own_modules())
+    assert "lazy" not in [name for name, _ in exits._modules()]
 
 
 def test_reading_moves_nothing():
