@@ -15,11 +15,15 @@ from spotchaos.trial import main_rank
 
 
 def control_step(rank: RankTrace, horizon: int) -> int | None:
-    """Return the first step after the middle one of the saves that a run outlives."""
+    """Return the first step after the middle one of the saves that a run outlives.
+
+    Where none is seen, the last but one: a program may save by what is not followed, as
+    a database or a command, and its resume tells.
+    """
     steps = [s.step for s in rank.saves if s.step < horizon - 1 and s.ended_at_s]
-    if not steps:
-        return None
-    return steps[len(steps) // 2] + 1
+    if steps:
+        return steps[len(steps) // 2] + 1
+    return horizon - 1 if horizon > 1 and not rank.saves else None
 
 
 def landscape_of(

@@ -187,7 +187,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
-    elif _starts_over(link) and link.previous_end and not case.habit.steps:
+    elif _starts_over(link) and link.previous_end and _saves_nothing(case):
         yield _no_checkpoint(link)
     elif case.max_lost_steps is not None and link.lost > case.max_lost_steps:
         yield Finding(
@@ -198,6 +198,17 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
+
+
+def _saves_nothing(case: Case) -> bool:
+    """Whether no save was seen, nor a resume that there must have been one for."""
+    if case.habit.steps:
+        return False
+    control = case.baseline.control
+    if control is None or len(control.attempts) < 2:
+        return True
+    last = control.attempts[-1]
+    return last.ended is not Ended.FINISHED or last.trace.completed >= case.horizon
 
 
 def _starts_over(link: Link) -> bool:
@@ -236,7 +247,7 @@ def _retrained(case: Case, link: Link) -> Iterator[Finding]:
     if not link.trained:
         return
     attempt = link.attempt
-    if link.joined == 0 and not case.habit.steps:
+    if link.joined == 0 and _saves_nothing(case):
         yield _no_checkpoint(link)
         return
     if link.joined is None:

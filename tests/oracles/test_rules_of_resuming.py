@@ -185,6 +185,23 @@ def test_a_program_that_saves_only_at_its_end_has_no_checkpoint():
 
 
 @pytest.mark.parametrize(
+    ("flaw", "found"),
+    [
+        pytest.param(Flaw(), [], id="resumes"),
+        pytest.param(Flaw(restarts=True), ["no-checkpoint"], id="starts-over"),
+    ],
+)
+def test_a_clean_stop_that_resumes_tells_of_saves_that_nobody_saw(flaw, found):
+    program = Program(save_every=24)
+    control = Trial(
+        number=0, plan="step-end:23", attempts=PLAIN.trial([23], flaw=flaw).attempts
+    )
+    baseline = replace(program.baseline(), control=control)
+    # It was killed before the first of them, if there are any.
+    assert names(judge(program.trial([2]), baseline)) == found
+
+
+@pytest.mark.parametrize(
     ("flaw", "said"),
     [
         pytest.param(Flaw(restarts=True), "from step 0", id="from-0"),
