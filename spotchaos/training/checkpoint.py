@@ -10,10 +10,11 @@ import operator
 import re
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.errors import CheckpointError
@@ -27,6 +28,9 @@ from spotchaos.training.commit import (
     write_durably,
 )
 from spotchaos.training.manifest import DamagedError, DigestingFile, Manifest
+
+if TYPE_CHECKING:
+    from spotchaos.training.sync import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -50,31 +54,30 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """Checkpoints of one run in one folder.
+    """Checkpoints of one run in one folder, or in an object store.
 
     Only one process may save: rank 0. Reading needs no care, since a checkpoint is there
     when its manifest is, and the manifest comes last.
 
     Args:
-        root: the folder; made if it is missing.
+        root: the folder, made if it is missing; or a URL (`s3://bucket/run`,
+            `gs://bucket/run`), where a save is when it returns. `Mirror` copies while
+            training goes on, and `python -m spotchaos.training --store` does.
         run_id: names the run; checkpoints of another are refused. None takes any.
         keep: how many whole checkpoints stay, 1 or more.
         clock: dates the manifests.
+        cache: folder of this process for what is sent to a URL and fetched from there;
+            None: a temporary one.
 
     Raises:
-        CheckpointError: the root is a URL.
+        StoreError: the URL's scheme is unknown, or it names no bucket.
     """
 
     def __init__(
         self, root: Path | str, *, run_id: str | None = None, keep: int = 2,
-        clock: Clock | None = None,
+        clock: Clock | None = None, cache: Path | str | None = None,
     ) -> None:  # fmt: skip
-        if _URL.match(str(root)):
-            raise CheckpointError(
-                f"checkpoints are kept in a folder, and {str(root)!r} is none",
-                hint="name a local folder, and have a Mirror copy it to"
-                " open_store(URL)",
-            )
+        self.url = str(root) if _URL.match(str(root)) else None
         self.root = Path(root)
         self.run_id = run_id
         self.keep = max(1, keep)
@@ -82,6 +85,27 @@ class CheckpointStore:
         self._pinned: set[Path] = set()
         self._damaged: set[Path] = set()
         self._reserved: set[str] = set()
+        self._remote: Mirror | None = None
+        self._is_fetched = False
+        if self.url is not None:
+            self._remote = self._mirrored(self.url, cache)
+
+    def _mirrored(self, url: str, cache: Path | str | None) -> Mirror:
+        """Keep checkpoints in a folder of this machine that a store's are copies of."""
+        from spotchaos.stores import open_store
+        from spotchaos.training.sync import Mirror
+
+        store = open_store(url)
+        if cache is None:
+            cache = tempfile.mkdtemp(prefix="checkpoints-")
+            weakref.finalize(self, shutil.rmtree, cache, ignore_errors=True)
+        self.root = Path(cache)
+        # The folder as the mirror sees it; what one of the two spares, the other does.
+        local = CheckpointStore(
+            cache, run_id=self.run_id, keep=self.keep, clock=self._clock
+        )
+        local._pinned, local._reserved = self._pinned, self._reserved
+        return Mirror(local, store, clock=self._clock)
 
     def prepare(self) -> None:
         """Make the folder and sweep what interrupted saves left in it.
@@ -90,6 +114,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: nothing can be saved there.
+            StoreError: the store cannot be written.
         """
         try:
             self._prepare()
@@ -98,6 +123,8 @@ class CheckpointStore:
                 f"no checkpoint can be kept in {self.root}: {error.strerror}",
                 hint="name a folder that this user may make and write in",
             ) from error
+        if self._remote is not None:
+            self._remote.prepare()
 
     def _prepare(self) -> None:
         made = [folder for folder in self.root.parents if not folder.exists()]
@@ -218,7 +245,9 @@ class CheckpointStore:
         Raises:
             CheckpointError: the newest belongs to another run, or was written by a newer
                 release; or there are checkpoints, and none is whole.
+            StoreError: the store of the URL cannot be read.
         """
+        self._fetch()
         faults = []
         for folder in self._folders():
             if not (folder / manifests.NAME).exists():
@@ -285,7 +314,10 @@ class CheckpointStore:
 
         Raises:
             Exception: whatever `write` raises; nothing is left of the folder then.
+            StoreError: it could not be copied to the URL; it is on this machine only.
         """
+        if self._remote is not None and not self._is_fetched:
+            self._fetch()
         folder = self._new_folder(name)
         try:
             manifest = write(folder)
@@ -295,7 +327,19 @@ class CheckpointStore:
             _remove(folder)
             raise
         self._retire(folder)
-        return Checkpoint(folder, manifest)
+        checkpoint = Checkpoint(folder, manifest)
+        if self._remote is not None:
+            self._remote.send(checkpoint)
+            self._remote.wait()
+        return checkpoint
+
+    def _fetch(self) -> None:
+        """Bring what is newer in the store, and take no name for a save that it has."""
+        if self._remote is None:
+            return
+        self._remote.fetch_newer()
+        self._reserved.update(self._remote.names())
+        self._is_fetched = True
 
     def _folders(self) -> list[Path]:
         """List the checkpoint folders, whole or not, newest first."""

@@ -62,6 +62,11 @@ class ShardedStore:
         self, store: CheckpointStore, peers: Peers, *, mirror: Mirror | None = None,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
+        if store.url is not None:
+            raise CheckpointError(
+                f"every rank writes its shard into one folder, and {store.url} is none",
+                hint="CheckpointStore(FOLDER), and mirror=Mirror(that, open_store(URL))",
+            )
         self._store = store
         self._peers = peers
         self._mirror = mirror

@@ -126,6 +126,10 @@ class Mirror:
             )
         return None
 
+    def names(self) -> list[str]:
+        """List the names of the checkpoints that are committed in the store."""
+        return [name for _, _, name in self._remote()]
+
     def _run(self) -> None:
         while True:
             with self._changed:

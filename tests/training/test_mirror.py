@@ -18,7 +18,9 @@ from spotchaos.stores.retry import Retry
 from spotchaos.stores.s3 import S3Store
 from spotchaos.training.checkpoint import CheckpointStore
 from spotchaos.training.keeper import Keeper
+from spotchaos.training.peers import join
 from spotchaos.training.plain import first_difference
+from spotchaos.training.sharded import ShardedStore
 from spotchaos.training.sync import Mirror
 
 LIMIT_S = 20
@@ -240,6 +242,82 @@ def bucket():
     yield client
     client.close()
     server.stop()
+
+
+@pytest.fixture(params=["s3", "file"])
+def url(request, tmp_path, monkeypatch):
+    """A place for checkpoints that outlives machines, named by its URL alone."""
+    monkeypatch.chdir(tmp_path)
+    if request.param == "file":
+        return f"file://{tmp_path}/kept"
+    client = request.getfixturevalue("bucket")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", client.meta.endpoint_url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    return f"s3://runs/{tmp_path.name}"
+
+
+def test_a_store_named_by_its_url_outlives_the_machine(url, tmp_path):
+    store = CheckpointStore(url, run_id="toy", keep=2)
+    store.prepare()
+    assert store.load_latest() is None
+    for step in (5, 10, 15):
+        store.save({"x": torch.full((3,), step)}, step=step)
+    here = store.root
+    del store
+    assert not here.exists()
+    again = CheckpointStore(url, run_id="toy", cache=tmp_path / "cache")
+    assert again.load_latest()["x"].tolist() == [15, 15, 15]
+    assert again.newest().folder.parent == tmp_path / "cache"
+    assert sorted(again._remote.names()) == ["step-00000010", "step-00000015"]
+    with pytest.raises(CheckpointError, match="belongs to run 'toy'"):
+        CheckpointStore(url, run_id="other").newest()
+    assert not (tmp_path / url.partition(":")[0]).exists()
+
+
+def test_a_step_that_the_store_has_is_not_written_over(url):
+    CheckpointStore(url).save({"x": 1}, step=5)
+    CheckpointStore(url).save({"x": 2}, step=5)
+    fresh = CheckpointStore(url)
+    assert fresh.load_latest() == {"x": 2}
+    assert sorted(fresh._remote.names()) == ["step-00000005", "step-00000005.1"]
+
+
+def test_a_machine_that_is_lost_within_an_upload_leaves_the_one_before(
+    url, monkeypatch
+):
+    store = CheckpointStore(url)
+    store.save({"x": 1}, step=5)
+    kind = type(store._remote._store)
+
+    def refuse(self, name, content):
+        raise StoreError("the machine is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kind, "commit", refuse)
+        with pytest.raises(StoreError, match="failed: the machine is gone"):
+            store.save({"x": 2}, step=10)
+    assert CheckpointStore(str(store.url)).load_latest() == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s4://bucket/run", "unknown scheme 's4'"),
+        ("s3://", "'s3://' names no bucket"),
+    ],
+)
+def test_a_url_that_names_no_store_is_refused(url, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=says):
+        CheckpointStore(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_shards_are_not_written_to_a_url(tmp_path):
+    with pytest.raises(CheckpointError, match="every rank writes its shard"):
+        ShardedStore(CheckpointStore(f"file://{tmp_path}/kept"), join())
 
 
 @pytest.mark.ddp

@@ -163,14 +163,6 @@ def test_what_was_never_captured_is_refused(state):
         TrainingState(model=nn.Linear(2, 2)).restore(state)
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/run", "gs://bucket", "file:///tmp/x"])
-def test_a_url_is_no_folder(url, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="checkpoints are kept in a folder"):
-        CheckpointStore(url)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("what", "says"),
     [
