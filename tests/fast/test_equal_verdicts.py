@@ -101,7 +101,13 @@ def decided(outcome):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["keeps everything", "forgets its random state"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("keeps everything", marks=pytest.mark.slow),
+        "forgets its random state",
+    ],
+)
 def test_skipping_what_is_known_changes_no_verdict(tmp_path, name):
     quick, few = outcome_of(tmp_path, PROGRAMS[name])
     whole, many = outcome_of(tmp_path, PROGRAMS[name], no_skip=True)

@@ -174,6 +174,7 @@ def test_a_save_that_outlasts_the_notice_is_named_with_its_seconds(interrupted):
     assert judgement.findings[0].message.endswith("of the 120 s that aws gives")
 
 
+@SLOW
 def test_who_stops_for_advice_is_named(interrupted):
     given = {"kill_at": ("step-end:12",), "notice": "aws-rebalance"}
     _, judgement = only(interrupted("heeds-advice", **given))
@@ -238,6 +239,7 @@ def test_an_error_that_takes_the_old_checkpoint_with_it_is_named(interrupted):
     held(interrupted("", fault=("rename-refused:3",)))
 
 
+@SLOW
 def test_damage_that_is_loaded_without_a_word_is_named(interrupted):
     _, judgement = only(interrupted("", fault=("bit-flip",)))
     assert set(names(judgement)) <= {"silent-damage", "resume-failed"}
