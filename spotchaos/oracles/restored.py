@@ -62,9 +62,8 @@ def note_restored(case: Case) -> Iterator[Note]:
             if idle:
                 yield Note(
                     "rng-moved-without-effect",
-                    f"after the resume at step {view.joined}"
-                    f" {listed(map(_stream_words(view), idle))}; nothing that a promise"
-                    " is about ever depended on it",
+                    "nothing that a promise is about depended on it: after the resume"
+                    f" at step {view.joined} {listed(map(_stream_words(view), idle))}",
                     attempt=link.number,
                 )
             if "scheduler" in view.wrong and "scheduler" not in wrong(view):
