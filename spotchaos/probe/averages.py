@@ -241,9 +241,9 @@ def _kept_tensors(
 ) -> list[tuple[str, Any]]:
     """Return the tensors of a plain object that keeps one for each parameter."""
     for name, value in list(vars(holder).items()):
-        if isinstance(value, dict):
+        if issubclass(type(value), dict):
             pairs = [(str(k), v) for k, v in value.items() if is_tensor(v)]
-        elif isinstance(value, (list, tuple)):
+        elif issubclass(type(value), (list, tuple)):
             pairs = [(str(i), v) for i, v in enumerate(value) if is_tensor(v)]
         else:
             continue

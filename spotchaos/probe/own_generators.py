@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.components import LOADERS, generators
@@ -152,6 +153,8 @@ def _tops() -> Iterator[Any]:
     for module in own_modules():
         for value in list(vars(module).values()):
             for one in (value, *(vars(value).values() if type(value) is type else ())):
-                code = getattr(one, "__code__", None)
-                if code is not None:
-                    yield code
+                if type(one) in (staticmethod, classmethod):
+                    one = one.__func__
+                # Nothing else is asked for its code: a proxy would wake up.
+                if type(one) is FunctionType:
+                    yield one.__code__

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,14 +57,16 @@ def reached(kind: type, more: Iterable[Any]) -> list[Any]:
     names = {told_of(module, "__name__") for module in modules}
     waiting = deque([*more, *(vars(m) for m in modules if m is not None)])
     waiting.extend(_locals(names))
-    seen: set[int] = set()
+    seen: dict[
+        int, Any
+    ] = {}  # kept: another object may get the number of one that went
     found: list[Any] = []
     begins = {id(one) for one in waiting}
     while waiting and len(seen) < _MOST_OBJECTS:
         one = waiting.popleft()
         if id(one) in seen:
             continue
-        seen.add(id(one))
+        seen[id(one)] = one
         if type(one) is kind:
             found.append(one)
         else:
@@ -89,20 +91,27 @@ def _locals(names: set[str | None]) -> Iterator[Any]:
 
 
 def _within(one: Any, names: set[str | None], *, any_length: bool) -> Iterable[Any]:
-    if isinstance(one, _CONTAINERS):
+    """Return what an object holds, without a word to it: a proxy would wake up."""
+    kind = type(one)
+    if kind in _CONTAINERS:
         if len(one) > _LONGEST and not any_length:
             return ()
-        return list(one.values()) if isinstance(one, dict) else list(one)
-    if isinstance(one, types.FunctionType):
+        return list(one.values()) if kind is dict else list(one)
+    if kind is types.FunctionType:
         return (*(one.__closure__ or ()), *(one.__defaults__ or ()))
-    if isinstance(one, _CARRIERS):
+    if kind in _CARRIERS:
         return gc.get_referents(one)
-    if isinstance(one, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return ()
-    if isinstance(one, type):
-        return list(vars(one).values()) if one.__module__ in names else ()
-    if type(one).__module__ in names:
+    if issubclass(kind, type):
+        held = type.__dict__["__dict__"].__get__(one)
+        return list(held.values()) if held.get("__module__") in names else ()
+    if type.__getattribute__(kind, "__module__") in names:
         return gc.get_referents(one)
-    held = getattr(one, "__dict__", None)
+    try:
+        held = object.__getattribute__(one, "__dict__")
+    except AttributeError:
+        return ()
     # A container of modules, such as `Sequential`, may hold modules of the program's own.
-    return list(held["_modules"].values()) if held and "_modules" in held else ()
+    inner = held.get("_modules")
+    return list(inner.values()) if type(inner) in (dict, OrderedDict) else ()

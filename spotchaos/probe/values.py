@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def is_tensor(value: Any) -> bool:
     """Whether `value` is a tensor; imports no torch to find out."""
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
+    # The type alone is asked: `isinstance` has a lazy proxy say of which class it is.
+    return torch is not None and issubclass(type(value), torch.Tensor)
 
 
 def number_of(value: Any) -> str | None:

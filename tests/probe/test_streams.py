@@ -197,6 +197,24 @@ train()
     assert ran.out.split() == ["None", "True"]
 
 
+def test_looking_for_generators_wakes_nothing_up(quick):
+    loop = """
+import torch
+class Asleep:
+    __slots__ = ()
+    def __getattr__(self, name): raise RuntimeError("woken up")
+    @property
+    def __class__(self): raise RuntimeError("woken up")
+Asleep.__module__ = "library"
+asleep, rng = Asleep(), torch.Generator()
+p = torch.nn.Linear(2, 2); opt = torch.optim.SGD(p.parameters(), 0.1)
+for step in range(2): opt.zero_grad(); p(torch.ones(1, 2)).sum().backward(); opt.step()
+"""
+    ran = quick(loop)
+    assert not ran.troubles
+    assert None not in ran.column("rng.own")
+
+
 def test_a_loaders_generator_is_not_the_programs_own_as_well(quick):
     loop = """
 import torch
