@@ -134,10 +134,16 @@ def _how_to_load(exception: ProgramException | None) -> str:
 
 
 def _control_failed(case: Case) -> bool:
+    last = _clean_resume(case)
+    return last is not None and last.ended in (Ended.FAILED, Ended.HUNG)
+
+
+def _clean_resume(case: Case) -> Attempt | None:
+    """Return what followed the clean stop; None where there was none."""
     control = case.baseline.control
     if control is None or len(control.attempts) < 2:
-        return False
-    return control.attempts[-1].ended in (Ended.FAILED, Ended.HUNG)
+        return None
+    return control.attempts[-1]
 
 
 def _how_to_resume(case: Case) -> str:
@@ -147,10 +153,8 @@ def _how_to_resume(case: Case) -> str:
         " fails: an exception that is swallowed, or a path that depends on the time or"
         " the job, starts over without a word"
     )
-    control = case.baseline.control
-    if control is None or len(control.attempts) < 2:
-        return look
-    if control.attempts[-1].trace.completed < case.horizon:
+    last = _clean_resume(case)
+    if last is None or last.trace.completed < case.horizon:
         return look
     return (
         "after a clean stop it starts over as well: if it resumes only when it is told"
@@ -204,11 +208,10 @@ def _saves_nothing(case: Case) -> bool:
     """Whether no save was seen, nor a resume that there must have been one for."""
     if case.habit.steps:
         return False
-    control = case.baseline.control
-    if control is None or len(control.attempts) < 2:
+    last = _clean_resume(case)
+    if last is None or last.ended is not Ended.FINISHED:
         return True
-    last = control.attempts[-1]
-    return last.ended is not Ended.FINISHED or last.trace.completed >= case.horizon
+    return last.trace.completed >= case.horizon
 
 
 def _starts_over(link: Link) -> bool:

@@ -57,9 +57,8 @@ def reached(kind: type, more: Iterable[Any]) -> list[Any]:
     names = {told_of(module, "__name__") for module in modules}
     waiting = deque([*more, *(vars(m) for m in modules if m is not None)])
     waiting.extend(_locals(names))
-    seen: dict[
-        int, Any
-    ] = {}  # kept: another object may get the number of one that went
+    # Kept while we look: another object may get the number of one that went.
+    seen: dict[int, Any] = {}
     found: list[Any] = []
     begins = {id(one) for one in waiting}
     while waiting and len(seen) < _MOST_OBJECTS:

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import operator
+import os
 import re
 import shutil
 import tempfile
@@ -98,7 +99,7 @@ class CheckpointStore:
         store = open_store(url)
         if cache is None:
             cache = tempfile.mkdtemp(prefix="checkpoints-")
-            weakref.finalize(self, shutil.rmtree, cache, ignore_errors=True)
+            weakref.finalize(self, _remove_own, cache, os.getpid())
         self.root = Path(cache)
         # The folder as the mirror sees it; what one of the two spares, the other does.
         local = CheckpointStore(
@@ -316,7 +317,7 @@ class CheckpointStore:
             Exception: whatever `write` raises; nothing is left of the folder then.
             StoreError: it could not be copied to the URL; it is on this machine only.
         """
-        if self._remote is not None and not self._is_fetched:
+        if not self._is_fetched:
             self._fetch()
         folder = self._new_folder(name)
         try:
@@ -434,6 +435,12 @@ def _remove(folder: Path) -> None:
     with contextlib.suppress(OSError):  # litter is swept at the next start
         sync_folder(folder)
         shutil.rmtree(folder)
+
+
+def _remove_own(folder: str, owner: int) -> None:
+    """Remove a temporary folder, but not in a process forked from its owner's."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_ours(folder: Path) -> bool:
