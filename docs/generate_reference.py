@@ -57,10 +57,15 @@ DISK_MEANINGS = {
     "eintr": "a system call is interrupted by a signal",
     "short-write": "a write takes only a part of the bytes",
     "rename-refused": "a rename is refused",
+    "link-refused": "a hard link is refused",
+    "chmod-refused": "a change of a file's mode is refused",
+    "fsync-fails": "a sync fails with an error of the device",
     "slow-disk": "operations take long",
     "bit-flip": "one bit of a finished checkpoint is turned over",
     "zero-page": "one page of a finished checkpoint is zeros",
     "clock-skew": "the files of the lost machine carry times that lie ahead",
+    "equal-times": "the files of the lost machine all carry one and the same time",
+    "lost-times": "the files of the lost machine carry the times of a copy, which began with the newest",
 }
 
 GROUPS = {

@@ -24,10 +24,11 @@ from spotchaos.injectors.program_store import (
 )
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.surroundings import Pace, Surroundings
+from spotchaos.launch.forkable import start_of
 from spotchaos.launch.notify_rules import Rule
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
-from spotchaos.launch.zygote import Warm, Zygote, start_of
+from spotchaos.launch.zygote import Warm, Zygote
 from spotchaos.model import Attempt
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence.oplog import OpLog
@@ -211,7 +212,7 @@ def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
     """Return where a run is interrupted so that its faults show: soon after they struck.
 
     An error shows at the first step after it, damage once the newest checkpoint of a run
-    in the middle is loaded, and skewed times when two machines have saved.
+    in the middle is loaded, and a clock that was wrong when two machines have saved.
     """
     saves = [step for step, _ in land.saves if 0 < step < land.horizon]
     steps: list[int] = []
@@ -219,7 +220,7 @@ def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
         if rule is not None and stage.log is not None and stage.recorded is not None:
             struck = step_struck(rule, stage.log, stage.recorded)
             steps.append(land.horizon if struck is None else struck + 1)
-        elif fault.kind == "skew" and len(saves) > 1:
+        elif fault.name == "clock-skew" and len(saves) > 1:
             second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)
             return Plan((KillPoint(site="step-end", occurrence=saves[0] + 1), second))
         elif saves:

@@ -89,11 +89,12 @@ def faults(*, of_stores: bool = False) -> st.SearchStrategy[str]:
         of_stores: also draw what an object store does, for programs that use one.
     """
     from spotchaos.injectors.disks import DISK_FAULTS  # only where it is drawn
+    from spotchaos.injectors.file_times import TIMES
     from spotchaos.injectors.storage_faults import STORAGE_FAULTS
 
     names = [*DISK_FAULTS, *(STORAGE_FAULTS if of_stores else ())]
     return st.builds(
-        lambda name, count: f"{name}:{count}",
+        lambda name, count: name if name in TIMES else f"{name}:{count}",
         st.sampled_from(names),
         st.integers(1, 3),
     )

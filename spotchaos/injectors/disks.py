@@ -2,8 +2,8 @@
 
 Errors and delays strike operations on checkpoint files while the program runs, through
 the supervisor of file operations. Damage (`bit-flip`, `zero-page`) is done to a finished
-checkpoint once the machine is gone, as on a disk that rots; `clock-skew` moves the times
-of all files that a machine with a wrong clock wrote.
+checkpoint once the machine is gone, as on a disk that rots. What moves the times of the
+files that a machine wrote is in `file_times`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 
 from spotchaos.errors import UsageError, closest
+from spotchaos.injectors.file_times import TIMES, move_times
 from spotchaos.injectors.storage_faults import STORAGE_FAULTS
-from spotchaos.launch.notify_rules import PAGE, Gate, Rule, rule_for
+from spotchaos.launch.notify_rules import PAGE, UNNUMBERED, Gate, Rule, rule_for
 from spotchaos.launch.view import View
 from spotchaos.model import Attempt, SaveMark, Struck
 from spotchaos.persistence.oplog import FileOp, OpLog
@@ -31,13 +32,13 @@ ERRORS: Final = (
     "eintr",
     "short-write",
     "rename-refused",
+    "link-refused",
+    "chmod-refused",
+    "fsync-fails",
 )
 DELAYS: Final = ("slow-disk",)
 DAMAGES: Final = ("bit-flip", "zero-page")
-SKEW: Final = "clock-skew"
-DISK_FAULTS: Final = (*ERRORS, *DELAYS, *DAMAGES, SKEW)
-# By how much the clock of the skewed machine is ahead, in seconds.
-SKEW_S: Final = 3600
+DISK_FAULTS: Final = (*ERRORS, *DELAYS, *DAMAGES, *TIMES)
 
 _NEVER: Final = 1 << 62
 _COUNT = re.compile(r"(?P<n>[1-9]\d*)(?P<more>\+?)")
@@ -72,6 +73,11 @@ class DiskFault:
             )
         if not colon:
             return cls(text, name)
+        if name in TIMES:
+            raise UsageError(
+                f"fault {text!r} counts, and {name} moves the times of all files at once",
+                hint=f"write --fault {name}",
+            )
         if count == "last":
             return cls(text, name, on_last_save=True)
         found = _COUNT.fullmatch(count)
@@ -90,7 +96,7 @@ class DiskFault:
             return "error"
         if self.name in DELAYS:
             return "delay"
-        return "skew" if self.name == SKEW else "damage"
+        return "skew" if self.name in TIMES else "damage"
 
     @property
     def is_supervised(self) -> bool:
@@ -167,21 +173,25 @@ def strike_at_rest(
 ) -> Struck:
     """Damage a finished checkpoint, or move the times of files; the machine is gone."""
     if fault.kind == "skew":
-        changed = view.changed()
-        for one in changed:
-            times = (one.mtime_ns + SKEW_S * 10**9,) * 2
-            os.utime(view.path(one.path), ns=times)
-        return Struck(fault.text, "skew", len(changed), at_s=attempt.reclaimed_at_s)
+        moved = move_times(fault.name, view)
+        return Struck(fault.text, "skew", moved, at_s=attempt.reclaimed_at_s)
     saves = [s for s in _saves(attempt, patterns) if s.ended_at_s is not None]
     if fault.nth is not None:
-        saves = saves[fault.nth - 1 : fault.nth]
+        saves = saves[fault.nth - 1 : None if fault.onwards else fault.nth]
+    struck = Struck(fault.text, "damage", 0)
+    damaged: set[Path] = set()
     for save in reversed(saves):
         files = [f for path in save.paths for f in _files(view, path)]
+        files = [pair for pair in files if pair[1] not in damaged]
         if files:
             name, file = max(files, key=lambda pair: pair[1].stat().st_size)
             _damage(file, fault.name)
-            return Struck(fault.text, "damage", 1, at_s=save.ended_at_s, path=name)
-    return Struck(fault.text, "damage", 0)
+            damaged.add(file)
+            at_s = save.ended_at_s
+            struck = replace(struck, times=len(damaged), at_s=at_s, path=name)
+            if not fault.onwards:
+                break
+    return struck
 
 
 def _damage(file: Path, how: str) -> None:
@@ -253,7 +263,8 @@ def _wild(label: str) -> str:
 def _struck(rule: Rule, log: OpLog, until_s: float | None = None) -> Iterable[FileOp]:
     gate = Gate([], [rule])
     for op in log.ops:
-        if op.number is None or (until_s is not None and op.at_s >= until_s):
+        is_op = op.number is not None or op.kind in UNNUMBERED
+        if not is_op or (until_s is not None and op.at_s >= until_s):
             continue
         names = tuple(name for name in (op.path, op.to) if name)
         decision = gate.arrive(op.kind, names or ("",), op.rank)

@@ -1,6 +1,6 @@
 # pathlib costs the program 10 ms at its start, and this may run in its process.
-# ruff: noqa: PTH116
-"""Carry out the calls that change names: open, rename, link, unlink, mkdir and so on.
+# ruff: noqa: PTH115, PTH116
+"""Carry out the calls that change names or modes: open, rename, link, mkdir and so on.
 
 Each function takes a request and returns the job that it asks for, or None where the
 kernel may go on alone: nothing watched is concerned, or the call will fail anyway. An
@@ -54,6 +54,16 @@ class OpenJob(Job):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+
+class ModeJob(Job):
+    """A change of a file's mode: the kernel makes it, unless it is to fail."""
+
+    def respond(self) -> None:
+        if self.result < 0:
+            super().respond()
+        else:
+            self.context.listener.proceed(self.request)
 
 
 def signed(value: int) -> int:
@@ -284,6 +294,24 @@ def mkdir(context: Context, request: Request) -> Job | None:
     return Job(context, request, kind, path=label, act=act, held=places(place))
 
 
+def chmod(context: Context, request: Request) -> Job | None:
+    """Prepare chmod, fchmod and fchmodat."""
+    if request.name == "fchmod":
+        held = f"/proc/{request.tid}/fd/{signed(request.args[0])}"
+        label = context.nodes.label(os.readlink(held))
+        place = None
+    else:
+        at = 0 if request.name == "chmod" else 1
+        dirfd = signed(request.args[0]) if at else AT_FDCWD
+        place = place_of(context, request, dirfd, request.args[at], follow=True)
+        label = context.nodes.label(place.path)
+    if not label or (place is not None and place.lstat() is None):
+        if place is not None:
+            _leave(place)
+        return None
+    return ModeJob(context, request, "chmod", path=label, act=dict, held=places(place))
+
+
 def truncate(context: Context, request: Request) -> Job | None:
     """Prepare truncate, of a file that is named by its path."""
     place = place_of(context, request, AT_FDCWD, request.args[0], follow=True)
@@ -394,5 +422,6 @@ CALLS: dict[str, Prepare] = {
     **dict.fromkeys(("symlink", "symlinkat"), symlink),
     **dict.fromkeys(("unlink", "unlinkat", "rmdir"), unlink),
     **dict.fromkeys(("mkdir", "mkdirat", "mknod", "mknodat"), mkdir),
+    **dict.fromkeys(("chmod", "fchmod", "fchmodat"), chmod),
     "truncate": truncate,
 }

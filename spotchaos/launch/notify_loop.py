@@ -18,7 +18,7 @@ from spotchaos.launch.notify_jobs import Context, Job
 from spotchaos.launch.notify_log import OpLogWriter
 from spotchaos.launch.notify_nodes import IGNORED, Nodes
 from spotchaos.launch.notify_reads import question
-from spotchaos.launch.notify_rules import FilePoint, Gate, Rule
+from spotchaos.launch.notify_rules import UNNUMBERED, FilePoint, Gate, Rule
 from spotchaos.launch.seccomp import QUESTIONS, Listener, Request, SeccompError
 
 _REAP_S = 0.2
@@ -183,7 +183,7 @@ class Supervisor:
     def _carry_out(self, job: Job) -> None:
         self._context.flush_maps()
         decision = self._gate.arrive(job.kind, job.names, job.rank)
-        if job.kind != "open":
+        if job.kind not in UNNUMBERED:
             self._number += 1
             job.number = self._number
         if decision.rule is not None or decision.delay_s:

@@ -13,10 +13,13 @@ SYNCS = frozenset({"fsync", "fsyncdir", "sync", "msync"})
 RENAMES = frozenset({"rename", "import"})
 UNLINKS = frozenset({"unlink"})
 SITES = ("file-op", "write", "rename", "unlink", "fsync")
+# What happens to no name and no byte has no number, and is no kill point.
+UNNUMBERED = frozenset({"open", "chmod"})
 # What a rule may aim at besides: every open for writing, and the rarer kinds.
 KINDS = (
     *SITES,
     "open",
+    "chmod",
     "creat",
     "mkdir",
     "link",
@@ -151,6 +154,7 @@ FAULTS: dict[str, tuple[str, str, float]] = {
     "slow-disk": ("write", "delay", 0.05),
     "rename-refused": ("rename", "errno", errno.EPERM),
     "link-refused": ("link", "errno", errno.EPERM),
+    "chmod-refused": ("chmod", "errno", errno.EPERM),
     "fsync-fails": ("fsync", "errno", errno.EIO),
 }
 
@@ -244,7 +248,7 @@ class Gate:
 
 def sites_of(kind: str) -> tuple[str, ...]:
     """Return the sites at which an op of this kind counts."""
-    if kind == "open":
+    if kind in UNNUMBERED:
         return ()
     for site, kinds in (
         ("write", WRITES),

@@ -29,6 +29,7 @@ X86_64 = {
     "link": 86, "linkat": 265, "symlink": 88, "symlinkat": 266,
     "unlink": 87, "unlinkat": 263, "rmdir": 84,
     "mkdir": 83, "mkdirat": 258, "mknod": 133, "mknodat": 259,
+    "chmod": 90, "fchmod": 91, "fchmodat": 268,
     "truncate": 76, "ftruncate": 77, "fallocate": 285,
     "fsync": 74, "fdatasync": 75, "sync": 162, "syncfs": 306,
     "msync": 26, "mmap": 9, "ioctl": 16,
@@ -45,6 +46,7 @@ AARCH64 = {
     "sendfile": 71, "copy_file_range": 285, "splice": 76,
     "renameat": 38, "renameat2": 276, "linkat": 37, "symlinkat": 36,
     "unlinkat": 35, "mkdirat": 34, "mknodat": 33,
+    "fchmod": 52, "fchmodat": 53,
     "truncate": 45, "ftruncate": 46, "fallocate": 47,
     "fsync": 82, "fdatasync": 83, "sync": 81, "syncfs": 267,
     "msync": 227, "mmap": 222, "ioctl": 29,
@@ -61,6 +63,7 @@ _ALWAYS = (
     "openat2", "creat", "pwrite64", "pwritev", "pwritev2", "copy_file_range",
     "rename", "renameat", "renameat2", "link", "linkat", "symlink", "symlinkat",
     "unlink", "unlinkat", "rmdir", "mkdir", "mkdirat", "mknod", "mknodat",
+    "chmod", "fchmod", "fchmodat",
     "truncate", "ftruncate", "fallocate", "fsync", "fdatasync", "sync", "syncfs",
     "msync", "sendfile", "splice",
 )  # fmt: skip

@@ -29,8 +29,11 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
 def checkpoints():
     os.makedirs("checkpoints", exist_ok=True)
     found = [f"checkpoints/{n}" for n in os.listdir("checkpoints") if n[-1].isdigit()]
-    by_time = "newest-by-time" in HABITS
-    return sorted(found, key=os.path.getmtime if by_time else number_of)
+    found.sort(key=number_of)
+    if "newest-by-time" in HABITS:
+        found.sort(key=os.path.getmtime, reverse=True)  # as `ls -t`
+        found.reverse()
+    return found
 
 
 def number_of(path):
@@ -59,9 +62,16 @@ def save(step):
     try:
         with open(path + ".tmp", "wb") as file:
             file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         if "sluggish" in HABITS and stopped:
             PAUSE.wait(60)  # stands for a slow disk
+        os.chmod(path + ".tmp", 0o640)
+        if os.path.exists(path + ".new"):
+            os.remove(path + ".new")
+        os.link(path + ".tmp", path + ".new")  # what a refused link shows on
         os.replace(path + ".tmp", path)
+        os.remove(path + ".new")
     except OSError:
         if "goes-on" not in HABITS:
             raise

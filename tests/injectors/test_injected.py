@@ -222,6 +222,7 @@ def test_the_clouds_own_address_exists_in_a_private_network(interrupted, habit, 
     [
         "enospc:2",
         *slow("eio:last", "eintr:2", "short-write:2", "slow-disk:3+", "erofs:2"),
+        *slow("edquot:2+", "link-refused:2", "chmod-refused:last", "fsync-fails:3+"),
     ],
 )
 def test_errors_of_the_disk_are_survived(interrupted, fault):
@@ -233,7 +234,7 @@ def test_errors_of_the_disk_are_survived(interrupted, fault):
 
 @SLOW
 def test_an_error_that_takes_the_old_checkpoint_with_it_is_named(interrupted):
-    for fault in ("enospc:3", "rename-refused:3"):
+    for fault in ("enospc:3", "rename-refused:3", "link-refused:3", "chmod-refused:3"):
         _, judgement = only(interrupted("deletes-first", fault=(fault,)))
         assert names(judgement) == ["error-destroyed-checkpoint"]
     held(interrupted("", fault=("rename-refused:3",)))
@@ -249,10 +250,13 @@ def test_damage_that_is_loaded_without_a_word_is_named(interrupted):
 
 
 @SLOW
-def test_the_newest_by_time_is_not_the_newest(interrupted):
-    _, judgement = only(interrupted("newest-by-time", fault=("clock-skew",)))
+@pytest.mark.parametrize("fault", ["clock-skew", "equal-times", "lost-times"])
+def test_the_newest_by_time_is_not_the_newest(interrupted, fault):
+    trial, judgement = only(interrupted("newest-by-time", fault=(fault,)))
+    assert trial.attempts[0].struck[0].times
     assert names(judgement) == ["stale-resume"]
-    held(interrupted("", fault=("clock-skew",)))
+    trial = held(interrupted("", fault=(fault,)))
+    assert trial.attempts[0].struck[0].times
 
 
 def test_a_fault_that_never_struck_proves_nothing(interrupted):

@@ -66,7 +66,10 @@ def storing(request, tmp_path_factory):
         pytest.param({"fault": ("rename-refused:last",)}, id="rename"),
         pytest.param({"fault": ("bit-flip",)}, id="bit-flip"),
         pytest.param({"fault": ("zero-page",)}, id="zero-page"),
+        pytest.param({"fault": ("fsync-fails:last",)}, id="sync"),
         pytest.param({"fault": ("clock-skew",)}, id="skew"),
+        pytest.param({"fault": ("equal-times",)}, id="equal-times"),
+        pytest.param({"fault": ("lost-times",)}, id="lost-times"),
     ],
 )
 def test_the_reference_trainer_is_held(reference, given):

@@ -64,6 +64,46 @@ def test_the_op_that_the_rule_names_fails(bench, tmp_path, rule, told):
 
 
 @supervised
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        pytest.param(rule_for("link-refused", 2), "link EPERM chmod chmod chmod", id="link"),
+        pytest.param(rule_for("chmod-refused", 2), "link link chmod EPERM chmod", id="path"),
+        pytest.param(rule_for("chmod-refused", 3), "link link chmod chmod EPERM", id="fd"),
+        pytest.param(
+            rule_for("chmod-refused", 1, path="*tmp"), "link link chmod EPERM chmod", id="by-name",
+        ),
+    ],
+)  # fmt: skip
+def test_links_and_modes_are_refused(bench, tmp_path, rule, told):
+    def program():
+        (bench.root / "tmp").write_bytes(b"x")
+        done = []
+        with open(bench.root / "tmp", "rb") as file:
+            for name, act in [
+                ("link", lambda: os.link(bench.root / "tmp", bench.root / "ckpt-0")),
+                ("link", lambda: os.link(bench.root / "tmp", bench.root / "ckpt-1")),
+                ("chmod", lambda: os.chmod(bench.root / "ckpt-0", 0o600)),
+                ("chmod", lambda: os.chmod(bench.root / "tmp", 0o640)),
+                ("chmod", lambda: os.fchmod(file.fileno(), 0o644)),
+            ]:
+                try:
+                    act()
+                    done.append(name)
+                except OSError as error:
+                    done.append(errno.errorcode[error.errno])
+        (tmp_path / "results").write_text(" ".join(done))
+        return 0
+
+    status, history = bench.record(program, rules=(rule,))
+    assert status == 0
+    assert (tmp_path / "results").read_text() == told
+    mode = 0o640 if told.endswith("EPERM") else 0o644
+    assert (bench.root / "tmp").stat().st_mode & 0o777 == mode
+    assert history.log.last == 4  # modes have no number
+
+
+@supervised
 def test_a_flipped_bit_and_a_zeroed_page_reach_the_file(bench, tmp_path):
     rules = (
         rule_for("bit-flip", 1, value=8 * 5000 + 3),

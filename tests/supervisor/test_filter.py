@@ -48,6 +48,7 @@ NUMBERS_OF = {
 ALIASES = {"newfstatat": "fstatat"}
 # aarch64 has only the calls that take a folder's descriptor.
 OLD = {
+    "chmod",
     "open",
     "creat",
     "rename",
