@@ -23,9 +23,10 @@ from spotchaos.baseline import Groundwork, Tell
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
+from spotchaos.launch.forkable import start_of
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import Zygote, preloadable, raised_for, start_of
+from spotchaos.launch.zygote import Zygote, preloadable, raised_for
 from spotchaos.model import Baseline, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage

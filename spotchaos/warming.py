@@ -7,7 +7,14 @@ from contextlib import suppress
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch.foreseen import foreseen
-from spotchaos.launch.zygote import Zygote, preloadable, raised_for, start_of
+from spotchaos.launch.forkable import start_of
+from spotchaos.launch.zygote import (
+    INDISPENSABLE,
+    ImportsDrewError,
+    Zygote,
+    preloadable,
+    raised_for,
+)
 from spotchaos.model import Attempt, RankTrace
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.stage import Stage
@@ -72,10 +79,17 @@ class Warming:
             if zygote is not None:
                 zygote.close()
             raise HarnessError(f"no warm path: {why}")
+        left: frozenset[str] = frozenset()
         if zygote is not None:
-            zygote.complete(modules)
-            return zygote
-        return raised_for(program, start, stage.workspace, modules)
+            try:
+                zygote.complete(modules)
+            except ImportsDrewError as error:
+                if INDISPENSABLE in error.packages:
+                    raise
+                left = error.packages
+            else:
+                return zygote
+        return raised_for(program, start, stage.workspace, modules, without=left)
 
     def close(self) -> None:
         """End a zygote that was begun and not completed."""

@@ -18,16 +18,11 @@ from pathlib import Path
 from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import SystemClock
 from spotchaos.errors import HarnessError
+from spotchaos.launch.forkable import Start, start_of
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import (
-    Start,
-    Zygote,
-    environment_for,
-    raised_for,
-    start_of,
-)
+from spotchaos.launch.zygote import Zygote, environment_for, raised_for
 from spotchaos.settings import Settings
 from spotchaos.stage import wanted_by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from spotchaos.launch.zygote import Start
+from spotchaos.launch.forkable import Start
 
 # Whatever else it imports, a program that trains imports this.
 TORCH = "torch"

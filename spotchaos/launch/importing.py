@@ -157,12 +157,16 @@ def unfit(had: dict[str, str]) -> str | None:
     except ChildProcessError:
         pass
     # Attempts would share them, and what a fresh process makes is each one's own.
-    opened = [to for number, to in descriptors().items() if had.get(number) != to]
+    opened = [
+        to
+        for number, to in descriptors().items()
+        if had.get(number) != to and to != os.devnull
+    ]
     if opened:
         return f"imports left open: {', '.join(sorted(opened)[:3])}"
     if vars(sys.modules.get("tempfile", os)).get("_name_sequence") is not None:
         return "imports made temporary files"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    cuda = sys.modules.get("torch.cuda")
+    if cuda is not None and getattr(cuda, "_initialized", False):
         return "imports initialised CUDA, which no fork survives"
     return None

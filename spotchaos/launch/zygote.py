@@ -7,13 +7,10 @@ script. Whatever it cannot serve, or does not serve faithfully, takes the cold p
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
-import re
 import secrets
 import select
-import shutil
 import signal
 import socket
 import struct
@@ -27,6 +24,7 @@ from typing import Any
 from spotchaos.errors import HarnessError
 from spotchaos.launch.addresses import own_addresses
 from spotchaos.launch.environment import environment_of
+from spotchaos.launch.forkable import Start
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.trace.format import ORDERS_VARIABLE
@@ -37,158 +35,8 @@ PACKAGE = Path(__file__).parent.parent
 # Importing what a framework imports takes a few seconds, on a loaded machine many.
 READY_BOUND_S = 180.0
 ANSWER_BOUND_S = 30.0
-
-# Options of the interpreter that a zygote can be started with as well.
-_FLAGS = re.compile(r"^-([uOBPqsvb]+|W.+|X.+)$")
-_TAKING_A_WORD = ("-W", "-X")
-_TORCHRUN = re.compile(r"^--(nproc[-_]per[-_]node|standalone|nnodes)(?:=(\w+))?$")
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """How a command starts Python: by which interpreter, with which flags, what."""
-
-    interpreter: str
-    flags: tuple[str, ...]
-    argv: tuple[str, ...]  # the program's sys.argv
-    script: str | None = None
-    module: str | None = None
-    ranks: int | None = None  # of a torchrun that only starts ranks
-
-    @property
-    def command(self) -> list[str]:
-        """Return the command line of one process of the program."""
-        what = ["-m", self.module] if self.module else [self.script or ""]
-        return [self.interpreter, *self.flags, *what, *self.argv[1:]]
-
-    def as_request(self) -> dict[str, Any]:
-        return {
-            "script": self.script,
-            "module": self.module,
-            "argv": list(self.argv),
-            "command": self.command,
-            "flags": list(self.flags),
-        }
-
-
-def start_of(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path
-) -> Start | None:
-    """Return how a zygote would start a command; None if it takes the cold path."""
-    path = _which(command[0], environment, folder)
-    if path is None:
-        return None
-    if re.match(r"^python[\d.]*$", path.name):
-        interpreter = _interpreter(path, environment, folder)
-        return None if interpreter is None else _of_arguments(interpreter, command[1:])
-    shebang = _shebang(path)
-    if shebang is None:
-        return None
-    if path.name == "torchrun":
-        return _of_torchrun(shebang, command[1:])
-    # As the kernel hands a script to its interpreter: found on PATH, by its full name.
-    name = command[0] if "/" in command[0] else str(path)
-    return Start(shebang, (), (name, *command[1:]), script=name)
-
-
-def _of_arguments(interpreter: str, arguments: Sequence[str]) -> Start | None:
-    flags: list[str] = []
-    rest = list(arguments)
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        if word == "-m" and rest:
-            if rest[0] in ("torch.distributed.run", "torch.distributed.launch"):
-                return _of_torchrun(interpreter, rest[1:])
-            return Start(interpreter, tuple(flags), tuple(rest), module=rest[0])
-        if word in _TAKING_A_WORD and rest:
-            flags += [word, rest.pop(0)]
-        elif _FLAGS.match(word):
-            flags.append(word)
-        else:
-            return None
-    if not rest:
-        return None
-    return Start(interpreter, tuple(flags), tuple(rest), script=rest[0])
-
-
-def _of_torchrun(interpreter: str, arguments: Sequence[str]) -> Start | None:
-    """Serve a torchrun that does nothing but start N ranks on this machine."""
-    rest = list(arguments)
-    ranks = 1
-    is_module = False
-    while rest and rest[0].startswith("-"):
-        word = rest.pop(0)
-        if word in ("-m", "--module"):
-            is_module = True
-            continue
-        found = _TORCHRUN.match(word)
-        if found is None:
-            return None
-        name, value = found[1].replace("_", "-"), found[2]
-        if name == "standalone":
-            continue
-        if value is None:
-            if not rest:
-                return None
-            value = rest.pop(0)
-        if not value.isdecimal() or (name == "nnodes" and value != "1"):
-            return None
-        if name == "nproc-per-node":
-            ranks = int(value)
-    if not rest:
-        return None
-    flags, argv = ("-u",), tuple(rest)
-    if is_module:
-        return Start(interpreter, flags, argv, module=rest[0], ranks=ranks)
-    if not rest[0].endswith(".py"):
-        return None
-    return Start(interpreter, flags, argv, script=rest[0], ranks=ranks)
-
-
-def _which(name: str, environment: Mapping[str, str], folder: Path) -> Path | None:
-    if "/" in name:
-        path = folder / name
-        return path if path.is_file() else None
-    found = shutil.which(name, path=environment.get("PATH", os.defpath))
-    return None if found is None else Path(found)
-
-
-def _shebang(path: Path) -> str | None:
-    """Return the Python interpreter that a script names; None if it names another."""
-    with path.open("rb") as file:
-        line = file.readline(500)
-    found = re.match(rb"#!\s*(/\S*python[\d.]*)\s*$", line)
-    return None if found is None else found[1].decode()
-
-
-def _interpreter(
-    path: Path, environment: Mapping[str, str], folder: Path
-) -> str | None:
-    """Return the interpreter behind a name: version managers put scripts in front."""
-    with path.open("rb") as file:
-        if file.read(2) != b"#!":
-            return str(path)
-    return _ask_interpreter(path, tuple(sorted(environment.items())), folder)
-
-
-@functools.cache
-def _ask_interpreter(
-    path: Path, environment: tuple[tuple[str, str], ...], folder: Path
-) -> str | None:
-    code = "import sys; print(sys.executable)"
-    try:
-        said = subprocess.run(
-            [str(path), "-c", code],
-            env=dict(environment),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return said.stdout.strip() or None
+# Without it in advance, a forked run is hardly faster than a fresh one.
+INDISPENSABLE = "torch"
 
 
 def preloadable(modules: Sequence[tuple[str, str]], folder: Path) -> list[str]:
@@ -215,6 +63,7 @@ def raised_for(
     modules: Sequence[str],
     *,
     is_forecast: bool = False,
+    without: frozenset[str] = frozenset(),
 ) -> Zygote:
     """Return a zygote of a program, whose imports touch nothing of the user's.
 
@@ -224,20 +73,30 @@ def raised_for(
         workspace: where it has a view of its own while it imports.
         modules: what to import, in order.
         is_forecast: see `Zygote`.
+        without: packages that each attempt imports for itself.
 
     Raises:
         HarnessError: it did not come up, or nothing may be forked from it.
     """
+    kept = [name for name in modules if name.partition(".")[0] not in without]
     view = workspace.view(f"zygote-{secrets.token_hex(3)}")
-    return Zygote(
-        start,
-        environment_for(program, view),
-        modules,
-        workspace.scratch / "zygote.err",
-        is_forecast=is_forecast,
-        isolation=isolation_in(view, program),
-        on_imported=view.close,
-    )
+    try:
+        return Zygote(
+            start,
+            environment_for(program, view),
+            kept,
+            workspace.scratch / "zygote.err",
+            is_forecast=is_forecast,
+            isolation=isolation_in(view, program),
+            on_imported=view.close,
+            has_ranks=bool(program.ranks or start.ranks),
+        )
+    except ImportsDrewError as error:
+        if error.packages <= without or INDISPENSABLE in error.packages:
+            raise
+        return raised_for(
+            program, start, workspace, modules, without=without | error.packages
+        )
 
 
 def isolation_in(view: View, program: Program) -> dict[str, Any] | None:
@@ -280,6 +139,20 @@ def environment_for(program: Program, view: View) -> dict[str, str]:
     return environment
 
 
+class ImportsDrewError(HarnessError):
+    """Imports drew what a fresh process draws anew; without them, it may be forked.
+
+    Args:
+        drawn: what each package drew.
+        packages: these, and those whose import imports them.
+    """
+
+    def __init__(self, drawn: Mapping[str, str], packages: Sequence[str]) -> None:
+        said = ", ".join(f"{name} ({what})" for name, what in sorted(drawn.items()))
+        super().__init__(f"no warm path: imports drew what each run draws anew: {said}")
+        self.packages = frozenset(packages)
+
+
 class ZygoteGoneError(HarnessError):
     """A zygote died or hangs; what it was to start can be started fresh."""
 
@@ -297,6 +170,7 @@ class Zygote:
         isolation: what `inside.SPEC` says of namespaces and mounts, for its imports;
             None: they run as they would on the machine.
         on_imported: called once, when it imports no more.
+        has_ranks: the program has several, each with variables of its own.
 
     Attributes:
         confirmed: names of findings about its forks that fresh processes showed as well.
@@ -304,6 +178,7 @@ class Zygote:
             each of its programs is judged alike in fresh processes.
 
     Raises:
+        ImportsDrewError: some packages are to be left out.
         HarnessError: it did not come up, or nothing may be forked from it.
     """
 
@@ -317,6 +192,7 @@ class Zygote:
         is_forecast: bool = False,
         isolation: Mapping[str, Any] | None = None,
         on_imported: Callable[[], None] = lambda: None,
+        has_ranks: bool = False,
     ) -> None:
         self._on_imported: Callable[[], None] | None = on_imported
         self._lock = threading.Lock()
@@ -346,6 +222,7 @@ class Zygote:
             "package": str(PACKAGE),
             "modules": list(modules),
             "isolation": None if isolation is None else dict(isolation),
+            "has_ranks": has_ranks,
         }
         self.forecast = frozenset(modules)
         try:
@@ -360,6 +237,7 @@ class Zygote:
         """Have it import these as well, in order, and wait until it can be asked.
 
         Raises:
+            ImportsDrewError: some packages are to be left out.
             HarnessError: it did not come up, or nothing may be forked from it.
         """
         try:
@@ -371,6 +249,9 @@ class Zygote:
                 raise HarnessError(f"the zygote ended: {error}") from None
             raise
         self.failed: tuple[str, ...] = tuple(said.get("failed", ()))
+        if said.get("drawn"):
+            self.close()
+            raise ImportsDrewError(said["drawn"], said["led_by"])
         if not said.get("ready"):
             self.close()
             raise HarnessError(f"no warm path: {said.get('reason')}")

@@ -34,7 +34,6 @@ import sys
 import threading
 import types
 import zipfile
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 FDS = struct.Struct("4i")  # spec, control, lifeline, complaints
@@ -66,7 +65,9 @@ def main(connection: socket.socket) -> None:
     begin = json.loads(connection.recv(1 << 24))
     streams = _look_of_streams()
     inside = _load(begin["inside"])
-    imports = _load(os.path.join(os.path.dirname(begin["inside"]), "importing.py"))
+    folder = os.path.dirname(begin["inside"])
+    imports = _load(os.path.join(folder, "importing.py"))
+    draws = _load(os.path.join(folder, "draws.py"))
     _forget_own_folder()
     try:
         home = imports.isolate(inside, begin["isolation"])
@@ -75,11 +76,13 @@ def main(connection: socket.socket) -> None:
         return
     warm = _probe(begin["package"])
     before, had = dict(os.environ), imports.descriptors()
-    failed = imports.preload(begin["modules"])
-    rest = connection.recv(1 << 24)
-    if not rest:
-        return  # nobody wants it
-    failed += imports.preload(json.loads(rest)["modules"])
+    watch = draws.Watch(lambda: imports.unfit(had), has_ranks=begin["has_ranks"])
+    with watch:
+        failed = imports.preload(begin["modules"])
+        rest = connection.recv(1 << 24)
+        if not rest:
+            return  # nobody wants it
+        failed += imports.preload(json.loads(rest)["modules"])
     # Variables that imports set, which an import that is done already sets no more.
     changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
     reason = imports.unfit(had)
@@ -88,7 +91,8 @@ def main(connection: socket.socket) -> None:
     gc.freeze()
     # Attempts end without anybody waiting for them here.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    _say(connection, reason=reason, failed=failed)
+    drew = {"drawn": watch.drawn, "led_by": watch.led_by()}
+    _say(connection, reason=reason, failed=failed, **drew)
     while True:
         content, ancillary, _, _ = connection.recvmsg(
             1 << 16, socket.CMSG_SPACE(FDS.size)
@@ -106,10 +110,8 @@ def main(connection: socket.socket) -> None:
         connection.send(json.dumps({"pid": pid}).encode())
 
 
-def _say(
-    connection: socket.socket, *, reason: str | None, failed: Sequence[str] = ()
-) -> None:
-    said = {"ready": reason is None, "reason": reason, "failed": list(failed)}
+def _say(connection: socket.socket, *, reason: str | None, **more: Any) -> None:
+    said = {"ready": reason is None, "reason": reason, **more}
     connection.send(json.dumps(said).encode())
 
 

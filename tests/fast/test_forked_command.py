@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.launch.forkable import start_of
 from spotchaos.launch.program import Program
-from spotchaos.launch.zygote import start_of
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 

@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from spotchaos.launch.attempt import Exited
+from spotchaos.launch.forkable import start_of
 from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
-from spotchaos.launch.zygote import Warm, raised_for, start_of
+from spotchaos.launch.zygote import Warm, raised_for
 
 BOUND_S = 60.0
 # A program that says which of these it finds imported.

@@ -9,9 +9,10 @@ import pytest
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import Exited
+from spotchaos.launch.forkable import start_of
 from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
-from spotchaos.launch.zygote import Warm, ZygoteGoneError, raised_for, start_of
+from spotchaos.launch.zygote import Warm, ZygoteGoneError, raised_for
 
 BOUND_S = 60.0
 STARTS_A_THREAD = """
@@ -114,10 +115,13 @@ def test_attempt_outlives_the_zygote_that_forked_it(raise_zygote):
 def test_import_that_a_fork_does_not_survive_is_refused(
     packages, raise_zygote, source, reason
 ):
-    name = f"bad_{abs(hash(source))}"
-    (packages / f"{name}.py").write_text(source)
-    with pytest.raises(HarnessError, match=reason):
-        raise_zygote(name)
+    torch = packages / "torch.py"  # without which nothing is gained
+    torch.write_text(source)
+    try:
+        with pytest.raises(HarnessError, match=reason):
+            raise_zygote("torch")
+    finally:
+        torch.unlink()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from spotchaos.launch.foreseen import foreseen
-from spotchaos.launch.zygote import Start
+from spotchaos.launch.forkable import Start
 
 
 def start(**what):

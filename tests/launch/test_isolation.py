@@ -350,7 +350,8 @@ from pathlib import Path
 from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import Warm, raised_for, start_of
+from spotchaos.launch.forkable import start_of
+from spotchaos.launch.zygote import Warm, raised_for
 folder = Path(sys.argv[1])
 own = {**os.environ, "PYTHONPATH": sys.argv[2]}
 program = Program((sys.executable, "prog.py"), folder, environment=own)
