@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,14 @@ class Start:
     script: str | None = None
     module: str | None = None
     ranks: int | None = None  # of a torchrun that only starts ranks
+    word: str | None = None  # how the interpreter was named; None: by its path
+    name: str | None = None  # of the file that was executed; None: the interpreter's
 
     @property
     def command(self) -> list[str]:
         """Return the command line of one process of the program."""
         what = ["-m", self.module] if self.module else [self.script or ""]
-        return [self.interpreter, *self.flags, *what, *self.argv[1:]]
+        return [self.word or self.interpreter, *self.flags, *what, *self.argv[1:]]
 
     def as_request(self) -> dict[str, Any]:
         return {
@@ -46,6 +48,7 @@ class Start:
             "argv": list(self.argv),
             "command": self.command,
             "flags": list(self.flags),
+            "name": Path(self.name or self.interpreter).name,
         }
 
 
@@ -58,7 +61,10 @@ def start_of(
         return None
     if re.match(r"^python[\d.]*$", path.name):
         interpreter = _interpreter(path, environment, folder)
-        return None if interpreter is None else _of_arguments(interpreter, command[1:])
+        start = interpreter and _of_arguments(interpreter, command[1:])
+        if not start or start.ranks is not None or interpreter != str(path):
+            return start or None
+        return replace(start, word=command[0])
     shebang = _shebang(path)
     if shebang is None:
         return None
@@ -66,7 +72,7 @@ def start_of(
         return _of_torchrun(shebang, command[1:])
     # As the kernel hands a script to its interpreter: found on PATH, by its full name.
     name = command[0] if "/" in command[0] else str(path)
-    return Start(shebang, (), (name, *command[1:]), script=name)
+    return Start(shebang, (), (name, *command[1:]), script=name, name=name)
 
 
 def _of_arguments(interpreter: str, arguments: Sequence[str]) -> Start | None:

@@ -32,6 +32,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 import zipfile
 from typing import Any, NoReturn
@@ -68,6 +69,7 @@ def main(connection: socket.socket) -> None:
     folder = os.path.dirname(begin["inside"])
     imports = _load(os.path.join(folder, "importing.py"))
     draws = _load(os.path.join(folder, "draws.py"))
+    guise = _load(os.path.join(folder, "guise.py"))
     _forget_own_folder()
     try:
         home = imports.isolate(inside, begin["isolation"])
@@ -104,7 +106,7 @@ def main(connection: socket.socket) -> None:
         if pid == 0:
             connection.close()
             request = {**json.loads(content), "streams": streams, "changed": changed}
-            _carry_out(inside, home, warm, request, descriptors)
+            _carry_out(inside, home, warm, guise, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(json.dumps({"pid": pid}).encode())
@@ -128,8 +130,11 @@ def _load(path: str) -> Any:
 
 def _forget_own_folder() -> None:
     """Take our own folder off `sys.path`: the program puts its own there."""
-    if sys.path and sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if sys.path and sys.path[0] == folder:
         del sys.path[0]
+    for place in (folder, __file__):
+        sys.path_importer_cache.pop(place, None)
 
 
 def _probe(package: str) -> Any:
@@ -149,6 +154,7 @@ def _carry_out(
     inside: Any,
     home: Any,
     warm: Any,
+    guise: Any,
     request: dict[str, Any],
     descriptors: tuple[int, ...],
 ) -> NoReturn:
@@ -167,6 +173,7 @@ def _carry_out(
         started = request["started"]
 
         def body(environment: dict[str, str]) -> None:
+            guise.put_on(started["command"], environment, started["name"])
             _become(
                 started, {**request["changed"], **environment}, warm, request["streams"]
             )
@@ -353,10 +360,19 @@ def _fresh_streams(looks: dict[str, Any]) -> None:
 
 
 def _fresh_chance() -> None:
-    """Give streams that a fresh process draws from the system a new start."""
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        vars(tempfile)["tempdir"] = None
+    """Give what a fresh process draws from the system a new start."""
+    for name, variable, value in (
+        ("tempfile", "tempdir", None),
+        ("platform", "_uname_cache", None),  # the name of another machine
+        ("logging", "_startTime", _now_of_logging()),
+    ):
+        module = sys.modules.get(name)
+        if module is not None:
+            vars(module)[variable] = value
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        configured = process.current_process()._config
+        configured["authkey"] = process.AuthenticationString(os.urandom(32))
     random = sys.modules.get("random")
     if random is not None:
         random.seed()
@@ -366,6 +382,13 @@ def _fresh_chance() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
+
+
+def _now_of_logging() -> float:
+    """Return the time as `logging` writes down when it was imported."""
+    if sys.version_info >= (3, 13):
+        return time.time_ns()
+    return time.time()  # noqa: TID251 - the program's own time, not ours
 
 
 def _fresh_main_thread() -> None:

@@ -1,6 +1,7 @@
 """A program forked from a zygote is the program that a fresh interpreter starts."""
 
 import difflib
+import os
 import re
 
 import pytest
@@ -235,7 +236,51 @@ ASYNCIO = """
         return await process.wait()
     print(asyncio.run(main()))
 """
+OF_ITSELF = """
+    import os, sys
+    def words(name):
+        return open("/proc/self/" + name, "rb").read().split(b"\\0")
+    print(words("cmdline"), open("/proc/self/comm").read(), os.readlink("/proc/self/exe"))
+    print([w for w in words("environ") if not w.startswith((b"SPOTCHAOS_", b"LC_CTYPE"))])
+    print(os.popen("tr '\\\\0' ' ' < /proc/$PPID/cmdline").read())
+"""
+STATE = """
+    import sys, gc, threading, signal, locale, decimal, contextvars, multiprocessing
+    import os, resource, time, logging, platform, socket, faulthandler, tempfile, atexit
+    def is_of_this_process(then):
+        started = int(open("/proc/self/stat").read().rpartition(") ")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+        return time.time() - then < age + 0.1
+    print(sys.getswitchinterval(), sys.getrecursionlimit(), threading.stack_size(),
+          sys.gettrace(), sys.getprofile(), sys.get_int_max_str_digits(), sys.platlibdir,
+          sys.excepthook, sys.unraisablehook, threading.excepthook, sys.displayhook,
+          sys.breakpointhook, sys._base_executable, sys.pycache_prefix, sys.flags.int_max_str_digits)
+    print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), gc.callbacks, gc.garbage)
+    print(locale.setlocale(locale.LC_ALL), decimal.getcontext(), len(list(contextvars.copy_context())))
+    print(signal.getitimer(signal.ITIMER_REAL), faulthandler.is_enabled(), time.tzname)
+    print(time.process_time() < 1.5, resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime,
+          is_of_this_process(logging._startTime), logging.root.handlers, logging.root.level,
+          logging.raiseExceptions, logging._levelToName)
+    print(platform.node() == socket.gethostname(), tempfile.tempdir, tempfile._name_sequence)
+    print(multiprocessing.get_start_method(allow_none=True), multiprocessing.current_process(),
+          multiprocessing.active_children(), multiprocessing.parent_process(),
+          next(multiprocessing.process._process_counter))
+    print([p for p in sys.path_importer_cache if "zygote" in p or "launch" in p],
+          sys.meta_path[2:], sys.path_hooks)
+"""
+TORCH = """
+    import torch
+    print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_default_dtype(),
+          torch.is_grad_enabled(), torch.are_deterministic_algorithms_enabled(),
+          torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision(),
+          torch.multiprocessing.get_sharing_strategy(), torch.is_inference_mode_enabled())
+    torch.set_num_interop_threads(2); torch.set_num_threads(2)
+    print(torch.get_num_threads(), torch.get_num_interop_threads(), torch.ones(10**6).sum())
+"""
 PROGRAMS = {
+    "command line and variables in /proc": OF_ITSELF,
+    "state of the interpreter": STATE,
+    "torch's own state": TORCH,
     "names, paths and flags": SEES,
     "environment": ENVIRONMENT,
     "standard streams": STREAMS,
@@ -342,6 +387,10 @@ COMMANDS = {
         ["{python}", "-W", "ignore", "-uB", "-X", "mine=3", "prog.py"],
     ),
     "utf-8 mode": (SEES, ["{python}", "-Xutf8=1", "prog.py"]),
+    "name of a console script": (
+        {"longer-than-15-bytes": "#!{python}\n" + OF_ITSELF.replace("\n    ", "\n")},
+        ["./longer-than-15-bytes", "q"],
+    ),
     "safe path of module": ({"mod.py": SEES}, ["{python}", "-P", "-m", "mod"]),
     "isolated site": (SEES, ["{python}", "-s", "prog.py"]),
 }
@@ -375,4 +424,10 @@ def test_command_is_the_same_forked_and_fresh(run_both, place, python, name):
 def test_variables_act_the_same_forked_and_fresh(run_both, python, variables):
     source = f"{SEES}\n{STREAMS}\n{ENVIRONMENT}"
     fresh, forked = run_both(source, [python, "prog.py"], **variables)
+    assert_same(forked, fresh)
+
+
+def test_interpreter_found_on_path_is_the_same_forked_and_fresh(run_both, python):
+    path = f"{os.path.dirname(python)}:{os.defpath}"
+    fresh, forked = run_both(SEES + OF_ITSELF, ["python", "prog.py", "x"], PATH=path)
     assert_same(forked, fresh)
