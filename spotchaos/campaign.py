@@ -330,7 +330,7 @@ class Campaign:
         except ZygoteGoneError:
             trial = self._run_plan(ground, plan, number)
         judgement = self._judged(ground, trial, plan)
-        if is_requeued(trial.attempts, planned=len(plan.points) + 1, plan=plan):
+        if self._settings.requeue and is_requeued(trial.attempts, plan=plan):
             # What comes of further starts is not recorded.
             real = self._run_plan(ground, plan, number)
             return real, self._judged(ground, real, plan)

@@ -1,10 +1,11 @@
-"""The course of one attempt: wait, halt, strike, and how it ended.
+"""The course of one attempt: how it is struck, and how it ended.
 
 It strikes as the plan says, by signal, notice or kill, and notes what it did and when.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -12,40 +13,26 @@ from functools import partial
 
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
-from spotchaos.injectors.storage_layer import Hold
+from spotchaos.following import LOOK_S, SETTLE_S, Following
+from spotchaos.followups import FollowUp, in_turn
 from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.launch.attempt import Exited, Halted, RunningAttempt
 from spotchaos.launch.workspace import View
-from spotchaos.model import Ended, NoticePlayed
+from spotchaos.model import Ended, NoticePlayed, Sent
 from spotchaos.plan import KillPoint
 from spotchaos.providers.notice import Follows, Notice
 from spotchaos.providers.service import Entry
 from spotchaos.settings import Settings
-from spotchaos.trace.format import STORE_SITES
 
-# How long other ranks may take to reach their own kill point, or to block, once the
-# first has halted. Collectives time out after minutes, a step takes far less.
-SETTLE_S = 10.0
-# Writes are quiet when no file changed for this long; a background writer of a toy
-# finishes in milliseconds, one of gigabytes changes its file's size all the time.
-QUIET_S = 0.3
-QUIET_BOUND_S = 60.0
-# Clients wait up to so long between two tries of one upload, and try for so long in all.
-UPLOAD_RETRY_S = 10.0
-UPLOAD_BOUND_S = 60.0
-# ... and an error of a thread is noticed by the next step or the one after it.
-STEPS_TO_NOTICE = 2
 DEFAULT_GRACE_S = 30.0
 # How long a stopped or hibernated machine stands still: long enough for every clock and
 # timer of a program to notice, short enough for peers not to give up.
 FROZEN_S = 1.0
-# How often a machine that is about to be lost is looked at.
-LOOK_S = 0.05
 # How long a launcher may take to end once all its ranks have.
 LAUNCHER_S = 10.0
 
 
-class Course:
+class Course(Following):
     """What happens to one attempt from its launch to its end."""
 
     def __init__(
@@ -62,74 +49,31 @@ class Course:
         begun_s: float,
         pace: Pace | None = None,
         done_before: int = 0,
+        follow_ups: tuple[FollowUp, ...] = (),
     ) -> None:
-        self._settings = settings
-        self._running = running
-        self._view = view
-        self._point = point
-        self._surroundings = surroundings
-        self._clock = clock
-        self._hang_s = hang_s
-        self._quiet = quiet
-        self.begun_s = begun_s
+        super().__init__(
+            settings,
+            running,
+            view,
+            point,
+            surroundings=surroundings,
+            clock=clock,
+            hang_s=hang_s,
+            quiet=quiet,
+            begun_s=begun_s,
+        )
         self._pace = pace
         self._done_before = done_before
+        self._follow_ups = list(follow_ups)  # those that are still to be sent
         self.fired = False
-        self.landed: str | None = None
         self.signal: str | None = None
         self.signalled_step: int | None = None
         self.signalled_at_s: float | None = None
+        self.sent: list[Sent] = []
         self.notice: NoticePlayed | None = None
         self.notice_at_s: float | None = None
         self._news_at: datetime | None = None  # by the clock of the service
-        self.reclaimed_at_s: float | None = None
-        self.stacks = ""
-        self.trouble: str | None = None
         self.stuck = False
-        self._hung = False
-        self._upload: Hold | None = None  # held before the store
-
-    def follow(self) -> None:
-        """Return when the attempt has ended, by itself or by us."""
-        if self._point is not None and self._point.after_s is not None:
-            self._follow_clock(self._point.after_s)
-            return
-        if self._point is not None and self._point.site in STORE_SITES:
-            self._follow_store(self._point)
-            return
-        event = self._wait(self._remaining_s())
-        if isinstance(event, Halted):
-            self._fire(event)
-        elif event is None:
-            self._hang()
-
-    def _follow_store(self, point: KillPoint) -> None:
-        """Strike while a request waits before the store."""
-        self._upload = self._surroundings.hold_upload(point.occurrence)
-        while self._upload is not None and not self._upload.is_reached:
-            event = self._wait(min(LOOK_S, self._remaining_s()))
-            if isinstance(event, Exited):
-                return
-            if self._remaining_s() <= 0:
-                self._hang()
-                return
-        if self._upload is None:
-            self.trouble = "there is no object store whose uploads could be counted"
-            self._reclaim()
-            return
-        self.landed = str(point)
-        if self._settings.halt == "freeze":
-            self._running.freeze()
-        self._strike()
-
-    def _follow_clock(self, after_s: float) -> None:
-        event = self._wait(after_s)
-        if event is not None:
-            return
-        self._running.freeze()
-        done = self._steps()
-        self.landed = f"step-end:{done}" if done else "start:1"
-        self._strike()
 
     @property
     def has_struck(self) -> bool:
@@ -160,39 +104,6 @@ class Course:
         told = self._settings.to
         return "ours" if is_ours and told in {"leader", "launcher"} else told
 
-    def _wait(self, timeout_s: float) -> Halted | Exited | None:
-        return self._running.wait(max(0.0, timeout_s))
-
-    def _remaining_s(self) -> float:
-        return self.begun_s + self._hang_s - self._clock.monotonic()
-
-    def _steps(self) -> int:
-        return min((s for s, _ in self._running.progress().values()), default=0)
-
-    def _most_steps(self) -> int:
-        return max((s for s, _ in self._running.progress().values()), default=0)
-
-    def _fire(self, halted: Halted) -> None:
-        """Freeze what is to be interrupted, then interrupt it."""
-        # The user's own spelling says more than the site (a part, all processes).
-        self.landed = str(self._point) if self._point else halted.kill_point
-        self._running.settle(halted.kill_point, SETTLE_S)
-        if self._point is not None and self._upload_is_refused():
-            # It may repeat the upload, or end for it when it next looks.
-            self._running.go_on(kill=f"step-end:{self._steps() + STEPS_TO_NOTICE}")
-            event = self._wait(self._remaining_s())
-            if event is None:
-                self._hang()
-            if not isinstance(event, Halted):
-                return
-            self.landed = event.kill_point
-            self._running.settle(event.kill_point, SETTLE_S)
-        if self._quiet:
-            self._wait_for_quiet()
-        elif self._settings.halt == "freeze":
-            self._running.freeze()
-        self._strike()
-
     def _strike(self) -> None:
         settings = self._settings
         self.fired = True
@@ -205,7 +116,7 @@ class Course:
         elif settings.signal == "STOP":
             self._stand_still()
         else:
-            self._send()
+            self._send(settings.signal, partial(self._running.signal, settings.signal))
 
     # --- kills and signals ---
 
@@ -214,25 +125,105 @@ class Course:
         if whom == "all":
             self._reclaim()
             return
-        self._mark()
-        alone = self._keep_launcher_out()
-        self._running.reclaim(whom)
         # The rest of the attempt lives on, as after the loss of one process; it has the
         # grace window to notice.
-        self._let_go()
+        self._send("KILL", self._running.reclaim)
+
+    def _send(self, name: str, act: Callable[[str], object]) -> None:
+        """Strike whom `--to` names, at once or one after the other; await the end."""
+        self.signal = name
+        self._mark()
+        alone = self._keep_launcher_out()
+        told, stagger_s = self._settings.to, self._settings.stagger_s
+        act_on = [told] if stagger_s is None else in_turn(told)
+        for turn, whom in enumerate(act_on):
+            if turn == 0:
+                act(whom)
+                self._note_sent(name, whom)
+                self._let_go()
+            elif self._ends_within(stagger_s or 0.0):
+                return
+            elif _if_it_lives(partial(act, whom)):
+                self._note_sent(name, whom)
         self._await_end(
             self._grace_s(), peers=self._strikes_a_rank, launcher_waits=alone
         )
 
-    def _send(self) -> None:
-        self.signal = self._settings.signal
-        self._mark()
-        alone = self._keep_launcher_out()
-        self._running.signal(self._settings.signal, self._settings.to)
-        self._let_go()
-        self._await_end(
-            self._grace_s(), peers=self._strikes_a_rank, launcher_waits=alone
-        )
+    def _note_sent(self, name: str, whom: str) -> None:
+        now_s = self._clock.monotonic()
+        self.sent.append(Sent(name, whom, at_s=now_s, step=self._steps()))
+
+    def _ends_within(self, bound_s: float) -> bool:
+        """Let the attempt go on for so many seconds; tell whether it came to its end."""
+        deadline_s = self._clock.monotonic() + bound_s
+        while True:
+            if self._send_what_is_due():
+                return True
+            left_s = min(deadline_s, self._next_due_s()) - self._clock.monotonic()
+            event = self._wait(left_s)
+            if isinstance(event, Exited):
+                return True
+            if isinstance(event, Halted) and self._is_end_of_window(
+                event, in_steps=self._counts_in_steps
+            ):
+                self._reclaim()
+            if self._is_gone:
+                return True
+            if self._clock.monotonic() >= deadline_s:
+                return False
+
+    # --- what follows the first signal ---
+
+    @property
+    def unsent(self) -> tuple[str, ...]:
+        """What was to follow the first signal, and was never reached."""
+        return tuple(map(str, self._follow_ups)) if self.fired else ()
+
+    def _next_due_s(self) -> float:
+        """When the next signal that follows by time is due; infinity: there is none."""
+        began_s = self.signalled_at_s
+        waits_s = [f.point.after_s for f in self._follow_ups if f.point.after_s]
+        if began_s is None or not waits_s:
+            return math.inf
+        return began_s + min(waits_s)
+
+    def _send_what_is_due(self) -> bool:
+        """Send what follows by time; tell whether that took the machine away."""
+        while self._clock.monotonic() >= self._next_due_s():
+            timed = [f for f in self._follow_ups if f.point.after_s]
+            self._follow_up(min(timed, key=lambda f: f.point.after_s or 0.0))
+        return self._is_gone
+
+    def _is_end_of_window(self, event: Halted, *, in_steps: bool) -> bool:
+        """Deal with a halt after the strike; tell whether the grace window ends at it."""
+        if not event.kill_point.startswith("+"):
+            if not in_steps:
+                self._running.go_on(event.rank)
+            return in_steps
+        due = [f for f in self._follow_ups if f"+{f.point}" == event.kill_point]
+        if not due:
+            self._running.go_on(event.rank)
+            return False
+        self._running.settle(event.kill_point, SETTLE_S)
+        if self._settings.halt == "freeze":
+            self._running.freeze()
+        for follow_up in due:
+            if not self._is_gone:
+                self._follow_up(follow_up)
+        if not self._is_gone:
+            self._running.thaw()
+            self._running.go_on()
+        return False
+
+    def _follow_up(self, one: FollowUp) -> None:
+        self._follow_ups.remove(one)
+        if one.signal == "KILL":
+            self._note_sent("KILL", "all")
+            self._reclaim()
+            return
+        whom = self._settings.to
+        if _if_it_lives(partial(self._running.signal, one.signal, whom)):
+            self._note_sent(one.signal, whom)
 
     @property
     def _strikes_a_rank(self) -> bool:
@@ -253,12 +244,14 @@ class Course:
         self.signal = "STOP"
         self._mark()
         self._running.signal("STOP", self._settings.to)
+        self._note_sent("STOP", self._settings.to)
         self._let_go()
         self._clock.sleep(FROZEN_S)
         self._running.signal("CONT", self._settings.to)
         self._await_end(self._grace_s())
 
     def _mark(self) -> None:
+        self._running.tell_struck()
         self.signalled_step = self._steps()
         self.signalled_at_s = self._clock.monotonic()
 
@@ -287,10 +280,6 @@ class Course:
             and self.notice.reclaimed
         )
 
-    def _reclaim(self) -> None:
-        self._running.reclaim("all")
-        self.reclaimed_at_s = self._clock.monotonic()
-
     def _grace_s(self) -> float:
         grace_s = self._settings.grace_s
         return DEFAULT_GRACE_S if grace_s is None else grace_s
@@ -310,14 +299,16 @@ class Course:
         # Whoever makes no step in the second half of the window waits for something.
         looks_at_s = now_s + grace_s / 2
         seen: int | None = None
-        in_steps = self._settings.grace_steps is not None
         while True:
+            if self._send_what_is_due():
+                return
             now_s = self._clock.monotonic()
             if peers and seen is None and now_s >= looks_at_s:
                 seen = self._most_steps()
             until_s = looks_at_s if peers and seen is None else deadline_s
             if launcher_waits:
                 until_s = min(until_s, now_s + LOOK_S)
+            until_s = min(until_s, self._next_due_s())
             event = self._wait(until_s - now_s)
             if launcher_waits and not self._running.ranks_alive():
                 launcher_waits = False
@@ -325,9 +316,12 @@ class Course:
                 deadline_s = max(deadline_s, self._clock.monotonic() + LAUNCHER_S)
             if isinstance(event, Exited):
                 return
-            if isinstance(event, Halted) and not in_steps:
-                self._running.go_on(event.rank)
-            elif isinstance(event, Halted) or self._clock.monotonic() >= deadline_s:
+            is_end = isinstance(event, Halted) and self._is_end_of_window(
+                event, in_steps=self._counts_in_steps
+            )
+            if self._is_gone:
+                return
+            if is_end or self._clock.monotonic() >= deadline_s:
                 if seen is not None and self._most_steps() == seen:
                     self.stuck = True
                     self.stacks = self._running.stacks()
@@ -348,6 +342,7 @@ class Course:
         paused: set[Notice] = set()
         self._tell(told)
         # Who trains waits at its kill point; threads and processes beside it go on.
+        self._hang_s += self._surroundings.patience_s
         waits_until_s = self._clock.monotonic() + self._surroundings.patience_s
         waits = self._surroundings.patience_s > 0 and bool(told)
         if waits:
@@ -356,6 +351,8 @@ class Course:
             self._let_go()
         in_steps = self._counts_in_steps
         while True:
+            if self._send_what_is_due():
+                break
             now = self._clock.now()
             due = [n for n in service.notices if n.reclaim_at and now >= n.reclaim_at]
             if not in_steps and any(n.follows is Follows.RECLAIM for n in due):
@@ -377,14 +374,16 @@ class Course:
             event = self._wait(LOOK_S)
             if isinstance(event, Exited):
                 break
-            if isinstance(event, Halted) and in_steps:
+            if isinstance(event, Halted) and self._is_end_of_window(
+                event, in_steps=in_steps
+            ):
                 self._reclaim()
                 # That step is the deadline, however long it took to get there.
                 at_s = min(self.notice.deadline_at_s, self.reclaimed_at_s or 0.0)
                 self.notice = replace(self.notice, deadline_at_s=at_s)
                 break
-            if isinstance(event, Halted):
-                self._running.go_on(event.rank)
+            if self._is_gone:
+                break
             self._tell(told)
             if self._remaining_s() <= 0:
                 self._hang()
@@ -412,7 +411,9 @@ class Course:
             if name is not None:
                 self.signal = name
                 # It may have ended between the look and the signal.
-                _if_it_lives(partial(self._running.signal, name, self._settings.to))
+                whom = self._settings.to
+                if _if_it_lives(partial(self._running.signal, name, whom)):
+                    self._note_sent(name, whom)
 
     def _count_requests(self) -> None:
         service = self._surroundings.service
@@ -446,45 +447,10 @@ class Course:
         at_site = self._point is not None and self._point.after_s is None
         return at_site and self._upload is None and not by_steps
 
-    # --- bounds ---
 
-    def _hang(self) -> None:
-        self._hung = True
-        self.stacks = self._running.stacks()
-        self._running.reclaim("all")
-
-    def _upload_is_refused(self) -> bool:
-        """Tell whether the store has refused an upload that no thread tries again.
-
-        Threads in the background get the time to.
-        """
-        deadline_s = self._clock.monotonic() + UPLOAD_BOUND_S
-        while self._clock.monotonic() < deadline_s:
-            waited_s = self._surroundings.upload_waited_s()
-            if waited_s is None or waited_s >= UPLOAD_RETRY_S:
-                return waited_s is not None
-            self._clock.sleep(LOOK_S)
-        return True
-
-    def _wait_for_quiet(self) -> None:
-        """Let background writers finish: no file changes for a while, or the bound."""
-        deadline_s = self._clock.monotonic() + QUIET_BOUND_S
-        seen, since_s = None, self._clock.monotonic()
-        while self._clock.monotonic() < deadline_s:
-            now = sorted(self._view.changed())
-            if now != seen:
-                seen, since_s = now, self._clock.monotonic()
-            elif self._clock.monotonic() - since_s >= QUIET_S:
-                return
-            self._clock.sleep(QUIET_S / 3)
-        raise HarnessError(
-            f"files below the folder still change {QUIET_BOUND_S:g} s after a save",
-            hint="a program that writes for ever has no quiet moment; see --halt run",
-        )
-
-
-def _if_it_lives(act: Callable[[], object]) -> None:
+def _if_it_lives(act: Callable[[], object]) -> bool:
     try:
         act()
     except HarnessError:
-        return
+        return False
+    return True

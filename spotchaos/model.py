@@ -253,6 +253,17 @@ class NoticePlayed:
     refusal: str = ""  # ... in words, the last of them
     is_served: bool = False  # over HTTP: whoever heard of it has asked
     proxy: str = ""  # the user's variable whose proxy was passed by
+    is_hasty: bool = False  # over before who asks now and then could have asked
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A signal that the harness sent before the grace window ended."""
+
+    signal: str  # without SIG; KILL to "all" is a reclaim before its time
+    whom: str  # as in `--to`
+    at_s: float  # CLOCK_MONOTONIC
+    step: int  # completed by every rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +283,8 @@ class Attempt:
     signalled_step: int | None = None
     whom: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
     told_rank: bool = True  # False: no rank was among those who got the signal
+    sent: tuple[Sent, ...] = ()
+    unsent: tuple[str, ...] = ()  # what was to follow the first signal, and did not
     started_at_s: float = 0.0  # CLOCK_MONOTONIC
     over_at_s: float | None = None  # ... when the first process had ended by itself
     notice_at_s: float | None = None

@@ -15,6 +15,16 @@ from typing import Any
 
 from spotchaos.errors import UsageError, closest
 from spotchaos.settings import Known, Settings
+from spotchaos.spellings import (
+    grace,
+    names,
+    numbers,
+    part_of,
+    seconds,
+    signal_name,
+    slow_rank,
+    words,
+)
 
 CAMPAIGNS = ("run", "explore", "replay")
 
@@ -46,51 +56,6 @@ class Option:
     @property
     def target(self) -> str:
         return self.field or self.name.replace("-", "_")
-
-
-def seconds(text: str) -> float:
-    """Read seconds: `90`, `90s`, `5min` or `2h`."""
-    for unit, factor in (("min", 60.0), ("h", 3600.0), ("s", 1.0), ("", 1.0)):
-        if text.endswith(unit):
-            return float(text.removesuffix(unit)) * factor
-    raise ValueError(text)
-
-
-def grace(text: str) -> tuple[float | None, int | None]:
-    """Read a grace window: (seconds, None), or (None, steps) for `3steps`."""
-    for unit in ("steps", "step"):
-        if text.endswith(unit):
-            return None, int(text.removesuffix(unit))
-    return seconds(text), None
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers joined by commas."""
-    return tuple(int(part) for part in text.split(","))
-
-
-def names(text: str) -> tuple[str, ...]:
-    """Read names joined by commas."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def words(text: str) -> tuple[str, ...]:
-    """Read a command line as a shell splits it."""
-    found = tuple(shlex.split(text))
-    if not found:
-        raise ValueError(text)
-    return found
-
-
-def part_of(text: str) -> tuple[int, int]:
-    """Read `I/N`."""
-    first, _, second = text.partition("/")
-    return int(first), int(second)
-
-
-def signal_name(text: str) -> str:
-    """Read a signal, with or without `SIG`, in any case."""
-    return text.upper().removeprefix("SIG")
 
 
 def _flag(name: str, heading: str, text: str, **more: Any) -> Option:
@@ -161,6 +126,52 @@ OPTIONS: tuple[Option, ...] = (
         heading=HOW,
         metavar="WHOM",
         help="all, leader, group, launcher, workers, rank:R or rank:R,R (default: all)",
+    ),
+    Option(
+        name="then",
+        heading=HOW,
+        metavar="SIGNAL@WHEN",
+        many=True,
+        commands=("run", "replay"),
+        help="another signal in the same attempt, at a site or after seconds, both"
+        " counted from the first signal or notice: TERM@save-begin, KILL@0.5s",
+    ),
+    Option(
+        name="stagger",
+        heading=HOW,
+        metavar="SECONDS",
+        parse=seconds,
+        field="stagger_s",
+        commands=("run", "replay"),
+        help="strike the ranks of --to one after the other, in the order in which they"
+        " are written (default: all at once)",
+    ),
+    Option(
+        name="slow-rank",
+        heading=HOW,
+        metavar="R[:SECONDS]",
+        parse=slow_rank,
+        commands=("run", "replay"),
+        help="in trials rank R waits so long at each step and before each save (default:"
+        " none is slow; 0.2 s)",
+    ),
+    Option(
+        name="requeue",
+        heading=HOW,
+        metavar="N",
+        parse=int,
+        commands=("run", "replay"),
+        help="starts beyond the plan of a program that fails by itself, as a scheduler"
+        " makes them (default: 4)",
+    ),
+    Option(
+        name="requeue-delay",
+        heading=HOW,
+        metavar="SECONDS",
+        parse=seconds,
+        field="requeue_delay_s",
+        commands=("run", "replay"),
+        help="before each start after the first (default: hardly any)",
     ),
     Option(
         name="notice",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spotchaos.errors import UsageError, closest
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN
+from spotchaos.followups import FollowUp, in_turn
 from spotchaos.plan import MANY, Plan
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
@@ -72,6 +73,11 @@ class Settings:
     grace_steps: int | None = None  # `--grace 3steps`
     notice: str | None = None
     find_grace: bool = False
+    then: tuple[str, ...] = ()  # what follows the first signal, see `followups`
+    stagger_s: float | None = None  # between the ranks of `--to`; None: all at once
+    slow_rank: tuple[int, float] | None = None  # (rank, seconds at each step and save)
+    requeue: int = 4  # starts beyond the plan; enough to see three get no further
+    requeue_delay_s: float | None = None  # before each start; None: hardly any
     time_scale: float | None = None
     lose: str = "process"
     move: bool = False
@@ -136,6 +142,9 @@ class Settings:
             ("--time-scale", self.time_scale, 0.001),
             ("--deviations", self.deviations, 0),
             ("--saves", self.saves, 1),
+            ("--stagger", self.stagger_s, 0),
+            ("--requeue", self.requeue, 0),
+            ("--requeue-delay", self.requeue_delay_s, 0),
         ):
             if value is not None and not value >= least:  # NaN is none
                 raise UsageError(
@@ -168,7 +177,27 @@ class Settings:
                 "--find-grace searches in seconds, and --grace counts steps",
                 hint="leave out --grace, or give it in seconds",
             )
+        self._refuse_what_nothing_precedes()
         self._refuse_what_is_not_here_yet()
+
+    def _refuse_what_nothing_precedes(self) -> None:
+        if self.follow_ups and self.signal == "KILL" and self.notice is None:
+            raise UsageError(
+                "--then follows a first signal or notice, and none is given",
+                hint="add --signal TERM, or the --notice of a provider",
+            )
+        if self.stagger_s is None:
+            return
+        if not self.to.startswith("rank:") or len(in_turn(self.to)) < 2:
+            raise UsageError(
+                "--stagger strikes one rank after the other, and --to names no two",
+                hint="name them in their order: --to rank:1,0",
+            )
+        if self.notice is not None:
+            raise UsageError(
+                "--stagger strikes ranks one by one, and a --notice tells all at once",
+                hint="leave out --notice, and give --signal",
+            )
 
     def _refuse_what_is_not_here_yet(self) -> None:
         defaults = {f.name: f.default for f in fields(self) if f.default is not MISSING}
@@ -183,6 +212,10 @@ class Settings:
                     f"this release does not have --{option} {value}".rstrip(),
                     hint=f"leave out --{option}",
                 )
+
+    @property
+    def follow_ups(self) -> tuple[FollowUp, ...]:
+        return tuple(map(FollowUp.parse, self.then))
 
     @property
     def signal_number(self) -> int:

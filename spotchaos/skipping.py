@@ -300,6 +300,7 @@ def may_skip(settings: Settings) -> bool:
         or settings.to != "all"
         or settings.lose != "process"
         or settings.halt != "freeze"
+        or settings.slow_rank is not None
         or settings.allow_network
     )
 

@@ -37,9 +37,7 @@ from spotchaos.stage import Stage, is_resume_point
 from spotchaos.trace.reading import read_attempt
 
 OPLOG_BOUND_S = 10.0
-# Starts beyond the plan of a program that fails by itself, as a scheduler makes them:
-# enough to see three in a row that get no further.
-REQUEUES = 4
+# Between two starts of a program that failed by itself.
 REQUEUE_DELAY_S = 0.2
 
 
@@ -77,6 +75,8 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         resources.callback(view.close)
         store = resources.enter_context(stage.new_store(points[0], with_faults=True))
         for point in points:
+            if attempts and stage.settings.requeue_delay_s is not None:
+                stage.clock.sleep(stage.settings.requeue_delay_s)
             if attempts and stage.settings.lose == "machine":
                 view.lose_machine(_durable(stage, view), move=stage.settings.move)
             attempt = run_attempt(
@@ -96,8 +96,14 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
             if point is not None and attempt.trouble is not None:
                 break
         else:
-            while is_requeued(attempts, planned=len(points), plan=plan):
-                stage.clock.sleep(REQUEUE_DELAY_S)
+            most = len(points) + stage.settings.requeue
+            while len(attempts) < most and is_requeued(attempts, plan=plan):
+                if stage.settings.requeue_delay_s is None:
+                    stage.clock.sleep(REQUEUE_DELAY_S)
+                else:
+                    stage.clock.sleep(stage.settings.requeue_delay_s)
+                if stage.settings.lose == "machine":
+                    view.lose_machine(_durable(stage, view), move=stage.settings.move)
                 attempts.append(
                     run_attempt(stage, view, None, earlier=attempts, store=store)
                 )
@@ -115,7 +121,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     )
 
 
-def is_requeued(attempts: Sequence[Attempt], *, planned: int, plan: Plan) -> bool:
+def is_requeued(attempts: Sequence[Attempt], *, plan: Plan) -> bool:
     """Tell whether a scheduler would start the program once more.
 
     It failed by itself although it had trained, or since a fault struck it: the next start
@@ -129,7 +135,6 @@ def is_requeued(attempts: Sequence[Attempt], *, planned: int, plan: Plan) -> boo
         and last.trouble is None
         and last.refused_write is None
         and not plan.after_finish
-        and len(attempts) < planned + REQUEUES
     )
 
 
@@ -190,17 +195,25 @@ def run_attempt(
     if earlier:
         wanted.setdefault("tensors", "first")
     wanted["store"] = store is not None
+    follow_ups = stage.settings.follow_ups if point is not None and not quiet else ()
+    later = [f.point for f in follow_ups if f.point.site is not None]
+    wanted["then"] = [str(p) for p in later if not p.is_file_site]
+    held = [f"+{p}" for p in later if p.is_file_site]
+    if (earlier or point is not None) and not quiet:
+        wanted["slow"] = stage.settings.slow_rank
     rules = [(fault, rule) for fault, rule in faults if rule is not None]
     if rules:
         files = replace(
             files or FileOrders(), rules=tuple(str(rule) for _, rule in rules)
         )
     if point is not None and point.is_file_site:
-        files = replace(files or FileOrders(), points=(str(point),))
-        if stage.settings.halt == "run":
-            files = replace(files, others="run")
+        held.append(str(point))
     elif point is not None and point.site is not None:
         wanted["kill"] = str(point)
+    if held:
+        files = replace(files or FileOrders(), points=tuple(held))
+        if stage.settings.halt == "run":
+            files = replace(files, others="run")
     begun_s = stage.clock.monotonic()
     warm = stage.warm(command, view)
     with stage.surroundings(store) as around:
@@ -233,6 +246,7 @@ def run_attempt(
                 begun_s=begun_s,
                 pace=stage.pace,
                 done_before=sum(a.trace.completed for a in earlier),
+                follow_ups=follow_ups,
             )
             course.follow()
             attempt = _record(running, course, number, command, warm=warm is not None)
@@ -240,6 +254,7 @@ def run_attempt(
             if (oplog is not None or rules) and not was_ended:
                 # Of a reclaimed machine the supervisor went with the program.
                 _await_log(running, stage.clock)
+            around.learn(attempt)
             if oplog is not None:
                 oplog(running.oplog)
             struck = seen_in(running.oplog, rules) if rules else []
@@ -279,6 +294,8 @@ def _record(
         signal=course.signal,
         signalled_step=course.signalled_step,
         whom=course.whom,
+        sent=tuple(course.sent),
+        unsent=course.unsent,
         told_rank=running.told_rank,
         started_at_s=course.begun_s,
         over_at_s=running.over_at_s,

@@ -8,12 +8,12 @@ import click
 
 from spotchaos.cli.serve import interruptible, say
 from spotchaos.errors import UsageError
-from spotchaos.options import seconds
 from spotchaos.providers import PROVIDERS
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ENDLESS, ServiceFault
 from spotchaos.providers.serving import on_loopback
 from spotchaos.providers.stories import STEMS, Story, story
+from spotchaos.spellings import seconds
 
 
 def _seconds(text: str) -> float:

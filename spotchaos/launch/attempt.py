@@ -26,6 +26,7 @@ from spotchaos.launch.output import bound, denied_paths, tail
 from spotchaos.launch.process_tree import Process
 from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
+from spotchaos.launch.spec import STRUCK
 from spotchaos.launch.targets import targets_of
 from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
 from spotchaos.launch.zygote import Warm
@@ -385,6 +386,11 @@ class RunningAttempt:
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)
+
+    def tell_struck(self) -> None:
+        """Have sites counted anew, for what follows the first signal."""
+        (self.folder / STRUCK).touch()
+        self._pages.strike()
 
     def go_on(self, rank: int | None = None, *, kill: str | None = None) -> None:
         """Release halted ranks.

@@ -10,6 +10,7 @@ import select
 import socket
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from spotchaos.launch import notify_log
 from spotchaos.launch.frames import FrameTable
@@ -46,6 +47,7 @@ class Options:
         observe_reads: also log what is looked up and opened for reading.
         break_links: copy a file of before the run that is a hard link to something
             outside, before it is opened for writing: kept blobs stay whole.
+        struck: a file that is there once the attempt's first signal has been sent.
     """
 
     roots: tuple[str, ...]
@@ -60,6 +62,7 @@ class Options:
     frames: str | None = None
     observe_reads: bool = False
     break_links: bool = False
+    struck: str | None = None
 
 
 class Supervisor:
@@ -84,7 +87,9 @@ class Supervisor:
             real_fsync=options.real_fsync,
             break_links=options.break_links,
         )
-        self._gate = Gate(list(options.points), list(options.rules))
+        self._gate = Gate(
+            list(options.points), list(options.rules), self._first_signal_is_sent
+        )
         self._number = 0
         self._held: list[tuple[Job, bool, FilePoint]] = []
         self._program = program
@@ -203,6 +208,10 @@ class Supervisor:
             if cut:
                 job.advance(cut)
             self._hold(job, point, done=False)
+
+    def _first_signal_is_sent(self) -> bool:
+        struck = self._options.struck
+        return struck is not None and Path(struck).exists()
 
     def _run(self, job: Job) -> None:
         if job.rule is not None and job.rule.action == "errno":

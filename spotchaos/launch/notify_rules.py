@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from typing import Any
@@ -37,7 +38,8 @@ class FilePoint:
     """A kill point at a file op: `SITE:N[@RANK|@all][/half|/after|+BYTES]`.
 
     Occurrences count from 1 in each attempt, on each rank by itself; `@all` counts
-    over all processes together, as the op log does. By default the op is held before
+    over all processes together, as the op log does; a `+` in front counts from the
+    first signal of the attempt. By default the op is held before
     it happens; `/after` holds it when it has happened and the program does not know
     yet, `/half` and `+BYTES` hold a write of which that much has reached the file.
     """
@@ -47,6 +49,7 @@ class FilePoint:
     rank: int | None = None
     over_all: bool = False
     part: str | int | None = None  # "half", "after", or bytes
+    follows: bool = False  # counted from the first signal
 
     @classmethod
     def parse(cls, text: str) -> FilePoint:
@@ -55,7 +58,7 @@ class FilePoint:
         Raises:
             ValueError: the text is none; the message names what is wrong.
         """
-        rest, slash, word = text.partition("/")
+        rest, slash, word = text.removeprefix("+").partition("/")
         rest, plus, count = rest.partition("+")
         rest, at, rank = rest.partition("@")
         site, _, occurrence = rest.partition(":")
@@ -82,6 +85,7 @@ class FilePoint:
             rank=int(rank) if rank.isdecimal() else None,
             over_all=rank == "all",
             part=part,
+            follows=text.startswith("+"),
         )
 
     def __str__(self) -> str:
@@ -89,7 +93,8 @@ class FilePoint:
         end = f"+{self.part}" if isinstance(self.part, int) else ""
         if isinstance(self.part, str):
             end = "/" + self.part
-        return f"{self.site}:{self.occurrence}{rank}{end}"
+        since = "+" if self.follows else ""
+        return f"{since}{self.site}:{self.occurrence}{rank}{end}"
 
     def cut(self, length: int) -> int | None:
         """Return how many bytes of a write go through first; None to hold before it."""
@@ -174,10 +179,18 @@ class Gate:
     Args:
         points: kill points; each is used once.
         rules: faults; of several that fit one op the first wins, delays add up.
+        is_struck: tells whether the first signal of the attempt has been sent; it is
+            asked only for points that count from there.
     """
 
-    def __init__(self, points: list[FilePoint], rules: list[Rule]) -> None:
+    def __init__(
+        self,
+        points: list[FilePoint],
+        rules: list[Rule],
+        is_struck: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._points = list(points)
+        self._is_struck = is_struck
         self._rules = [(rule, [0]) for rule in rules]
         self._counts: dict[tuple[str, object], int] = {}
 
@@ -190,15 +203,20 @@ class Gate:
             rank: of the process that makes it, if known.
         """
         sites = sites_of(kind)
+        follows = any(one.follows for one in self._points) and self._is_struck()
         point = None
         for site in sites:
-            mine = self._count((site, rank))
-            total = self._count((site, "all"))
-            for one in self._points:
-                at = total if one.over_all else mine
-                mine_too = one.rank is None or one.rank == rank
-                if one.site == site and one.occurrence == at and mine_too:
-                    point = point or one
+            counts = [(False, self._count((site, rank)), self._count((site, "all")))]
+            if follows:
+                mine = self._count((f"+{site}", rank))
+                counts.append((True, mine, self._count((f"+{site}", "all"))))
+            for since, mine, total in counts:
+                for one in self._points:
+                    at = total if one.over_all else mine
+                    mine_too = one.rank is None or one.rank == rank
+                    fits = one.site == site and one.follows == since and mine_too
+                    if fits and one.occurrence == at:
+                        point = point or one
         if point is not None:
             self._points.remove(point)
         rule, delay_s = self._apply_rules(kind, sites, names, rank)

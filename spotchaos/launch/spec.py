@@ -25,11 +25,16 @@ FIRST_PID, PIDS_APART, PID_ROUNDS = 300, 1000, 25
 LINGER_S = 10.0
 
 
+# In an attempt's folder once its first signal has been sent.
+STRUCK = "struck"
+
+
 @dataclass(frozen=True, slots=True)
 class FileOrders:
     """What the supervisor of file ops does in one attempt."""
 
-    points: tuple[str, ...] = ()  # kill points, spelled as in plans
+    # Kill points, spelled as in plans; `+` in front: counted from the first signal.
+    points: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()  # faults without a kill, as JSON
     keep_data: bool = False  # record the bytes as well
     observe_reads: bool = False
@@ -149,6 +154,7 @@ def make_spec(
             frames=table,
             others=files.others,
             break_links=files.break_links,
+            struck=str(folder / STRUCK),
         ),
     }
 

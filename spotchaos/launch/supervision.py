@@ -32,6 +32,7 @@ def supervision_of(
     frames: str | None = None,
     others: str = "hold",
     break_links: bool = False,
+    struck: str | None = None,
 ) -> dict[str, Any]:
     """Return `inside.SPEC["supervisor"]` for one attempt.
 
@@ -48,6 +49,7 @@ def supervision_of(
         others: "hold" or "run": what others do while one op is held.
         break_links: a file of before that is linked from elsewhere is copied before it
             is opened for writing.
+        struck: a file that is there once the first signal has been sent.
     """
     options = {
         "roots": list(roots),
@@ -61,6 +63,7 @@ def supervision_of(
         "frames": frames,
         "others": others,
         "break_links": break_links,
+        "struck": struck,
     }
     return {
         "path": OWN_PATH,
@@ -91,6 +94,7 @@ def serve(connection: socket.socket, options: dict[str, Any]) -> None:
         frames=options["frames"],
         others=options["others"],
         break_links=options["break_links"],
+        struck=options["struck"],
     )
     connection.sendall(b"g")
     connection.close()

@@ -30,6 +30,8 @@ def judge_interruption(case: Case) -> Iterator[Finding]:
             yield Finding("not-reached", link.attempt.trouble, attempt=link.number)
     for link in case.links:
         yield from _faults_not_reached(link)
+    yield from _not_followed_up(case)
+    for link in case.links:
         if _was_warned(link.attempt):
             yield from _status(case, link)
             # Who waits for a rank that has left does not get as far as its own save.
@@ -82,6 +84,25 @@ def _faults_not_reached(link: Link) -> Iterator[Finding]:
                 hint=hint,
                 attempt=link.number,
                 step=link.end,
+            )
+
+
+def _not_followed_up(case: Case) -> Iterator[Finding]:
+    """Name a signal that was to follow the first one and was not sent in any attempt."""
+    struck = [link for link in case.links if link.attempt.sent or link.attempt.unsent]
+    if not struck:
+        return
+    last = struck[-1]
+    for text in last.attempt.unsent:
+        if all(text in link.attempt.unsent for link in struck):
+            yield Finding(
+                "not-reached",
+                f"{text} was to follow {_warning(last.attempt)}, and attempt"
+                f" {last.number} ended before",
+                hint="name an earlier site, or fewer seconds: both count from the first"
+                " signal or notice",
+                attempt=last.number,
+                step=last.end,
             )
 
 
@@ -195,6 +216,9 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     if not begun or (_has_not_heard(attempt) and _are_usual(case, link, begun)):
         if link.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
+        if _had_no_time_to_ask(attempt):
+            yield _hasty(link)
+            return
         yield _ignored(link, saved=bool(begun))
     elif not _was_whole(case, link):
         # A machine that is taken away has no status; what was raised before, it has.
@@ -225,6 +249,30 @@ def _has_not_heard(attempt: Attempt) -> bool:
     if not notice.asked_after:
         return notice.is_served
     return notice.asked_after == notice.refused
+
+
+def _had_no_time_to_ask(attempt: Attempt) -> bool:
+    """Tell whether a notice was over before a program that asks now and then had asked."""
+    notice = attempt.notice
+    if notice is None or attempt.signal is not None:
+        return False
+    return notice.is_served and notice.is_hasty and not notice.asked_after
+
+
+def _hasty(link: Link) -> Finding:
+    notice = link.attempt.notice
+    assert notice is not None
+    real_s = notice.grace_s / notice.time_scale
+    return Finding(
+        "not-reached",
+        f"attempt {link.number} asked for nothing in the {real_s:.3g} s in which"
+        f" {notice.story} was played, which proves nothing of a program that asks now and"
+        " then",
+        hint="interrupt it at a site (`--kill-at step-end:N`), where the training can wait"
+        " for the next request, or in the middle of a longer run",
+        attempt=link.number,
+        step=link.end,
+    )
 
 
 def _are_usual(case: Case, link: Link, saves: list[SaveMark]) -> bool:
@@ -312,8 +360,10 @@ def _saves_since(attempt: Attempt, moment_s: float) -> list[SaveMark]:
 
 
 def _came_early(attempt: Attempt) -> bool:
-    """Whether the machine went before the time that its notice had named."""
+    """Whether the machine went before the time that its notice or signal had given."""
     notice, reclaimed_at_s = attempt.notice, attempt.reclaimed_at_s
+    if any(sent.signal == "KILL" and sent.whom == "all" for sent in attempt.sent):
+        return True
     if notice is None or reclaimed_at_s is None:
         return False
     return reclaimed_at_s < notice.deadline_at_s - EARLY_S

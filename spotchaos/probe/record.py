@@ -16,6 +16,7 @@ from spotchaos.trace.format import (
     HALTED_SLOT,
     MOMENT_SLOT,
     STEPS_SLOT,
+    STRUCK_SLOT,
     Counters,
     encode,
     site_slot,
@@ -79,6 +80,10 @@ class Record:
 
     def set_halted(self, *, halted: bool) -> None:
         self._set(HALTED_SLOT, int(halted))
+
+    def is_struck(self) -> bool:
+        """Tell whether the first signal has been sent, as the harness says."""
+        return self._counters is not None and self._counters.get(STRUCK_SLOT) == 1
 
     def forget(self) -> None:
         """Leave the parent's files to the parent: called in a forked child."""

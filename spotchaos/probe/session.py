@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from time import sleep  # noqa: TID251  it is the program that waits
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.halt import Harness
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # Sites that every step reaches have no mark of their own: the step has one.
 _FREQUENT = frozenset(("fetch", "forward", "backward", "optimizer-step", "step-end"))
+
+# Where a slow rank waits.
+_SLOW_AT = frozenset(("step-end", "save-begin"))
 
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
@@ -48,6 +52,8 @@ class Session:
         self.at_promotion: list[Callable[[], None]] = []
         self._hello: tuple[int, int, str] | None = None
         self._kill: tuple[str, int, int | None] | None = None
+        self._then: list[tuple[str, int, int | None]] = []
+        self._since: dict[str, int] = {}  # sites reached since the first signal
 
     def begin(self, path: str) -> bool:
         """Take the orders in the file `path`; False if they say to stay out."""
@@ -59,6 +65,7 @@ class Session:
         self.record = Record(self.orders["trace"])
         self.harness = Harness(self.orders["socket"])
         self._kill = parsed_kill(self.orders["kill"])
+        self._then = [p for p in map(parsed_kill, self.orders["then"]) if p]
         self.role = role_of(command_line())
         self.is_child = False
         self.say_hello()
@@ -149,16 +156,50 @@ class Session:
         """Count that `name` was reached, and halt if it is the kill point."""
         if self.record is None or self.role != "main":
             return
+        if self.orders["slow"]:
+            self._fall_behind(name)
         count = self.counts[name] = self.counts[name] + 1
         self.record.count_site(name, count)
         if name not in _FREQUENT or self.orders["mark_every_site"]:
             self.record.write("site", site=name, n=count, step=self.steps)
+        if self._then:
+            self._follow_up(name)
         kill = self._kill
         if kill is None or kill[0] != name or kill[1] != count:
             return
         rank = self.rank()[0]
         if kill[2] is None or kill[2] == rank:
             self._halt(f"{name}:{count}", rank)
+
+    def _fall_behind(self, name: str) -> None:
+        """Wait before a step ends or a save begins, on the rank that is to be slow."""
+        rank, wait_s = self.orders["slow"]
+        if name in _SLOW_AT and self.rank()[0] == rank:
+            sleep(wait_s)
+
+    def _follow_up(self, name: str) -> None:
+        """Halt where another signal is to follow the first one.
+
+        The harness says so in the page before it sends the first: a handler may get here
+        before the process could read any message.
+        """
+        assert self.record is not None
+        if not self._since and not self.record.is_struck():
+            return
+        count = self._since[name] = self._since.get(name, 0) + 1
+        rank = self.rank()[0]
+        for site, n, at_rank in self._then:
+            if site == name and n == count and at_rank in (None, rank):
+                only = "" if at_rank is None else f"@{at_rank}"
+                self.record.set_halted(halted=True)
+                try:
+                    # A kill point of this attempt that is still to come stays.
+                    self.harness.hold(
+                        f"+{name}:{count}{only}", rank=rank, step=self.steps
+                    )
+                finally:
+                    self.record.set_halted(halted=False)
+                return
 
     def _halt(self, point: str, rank: int) -> None:
         assert self.record is not None
@@ -182,6 +223,7 @@ class Session:
         if self.role == "main":
             self.role = "quiet"
         self.counts = dict.fromkeys(PROBE_SITES, 0)
+        self._since.clear()
         self.steps = 0
         self.is_child = True
         self._hello = None

@@ -62,6 +62,10 @@ def _moments(
     if attempt.notice_at_s is not None:
         what = "signal" if attempt.signal else "notice"
         found.append(moment(attempt.notice_at_s, what, attempt.signalled_step))
+    for sent in attempt.sent:
+        if sent.at_s != attempt.notice_at_s:
+            told = {"signal": sent.signal, "to": sent.whom}
+            found.append({**moment(sent.at_s, "signal", sent.step), **told})
     for fault in attempt.struck:
         if fault.times and fault.at_s is not None:
             done = 0 if rank is None else sum(m.t_s <= fault.at_s for m in rank.steps)

@@ -87,6 +87,8 @@ ORDERS: dict[str, Any] = {
     "frames": None,  # path of a table: note there which line of the program is at work
     "mark_every_site": False,  # also those that every step reaches
     "record": None,  # path of an op log: write what Python can see of file ops there
+    "then": [],  # "SITE:N" or "SITE:N@R", counted from when the page says "struck"
+    "slow": None,  # [rank, seconds]: that rank waits so long at each step and each save
     "allow_network": True,  # False: the probe refuses what is not loopback
 }
 
@@ -139,8 +141,9 @@ COMPONENTS: tuple[str, ...] = STATE_COMPONENTS + RNG_STREAMS + STEP_COMPONENTS
 
 _SLOT = struct.Struct("<Q")
 # Slot 0 holds the completed steps, the next ones the sites of PROBE_SITES, in order;
-# the last two the monotonic nanoseconds of the newest mark and the flag "halted".
-COUNTER_SLOTS = 1 + len(PROBE_SITES) + 2
+# the last three the flag "struck", which the harness sets, the monotonic nanoseconds of
+# the newest mark and the flag "halted".
+COUNTER_SLOTS = 1 + len(PROBE_SITES) + 3
 COUNTERS_BYTES = COUNTER_SLOTS * _SLOT.size
 
 
@@ -189,6 +192,15 @@ class Counters:
     def all(self) -> list[int]:
         return [self.get(slot) for slot in range(COUNTER_SLOTS)]
 
+    @staticmethod
+    def strike(path: str) -> None:
+        """Tell the process of a page that its first signal is on its way (the harness)."""
+        descriptor = os.open(path, os.O_WRONLY)
+        try:
+            os.pwrite(descriptor, _SLOT.pack(1), STRUCK_SLOT * _SLOT.size)
+        finally:
+            os.close(descriptor)
+
     def close(self) -> None:
         self._page.close()
 
@@ -196,6 +208,7 @@ class Counters:
 STEPS_SLOT = 0
 HALTED_SLOT = COUNTER_SLOTS - 1
 MOMENT_SLOT = COUNTER_SLOTS - 2
+STRUCK_SLOT = COUNTER_SLOTS - 3
 
 
 def site_slot(site: str) -> int:

@@ -4,6 +4,7 @@ A loader's workers, and the ranks of torchrun, are processes that the first one 
 kill may reach only some.
 """
 
+import itertools
 import os
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def groundworks():
 def strike(groundworks, tmp_path_factory):
     """Kill those whom `to` names at a step, and return the two attempts of the trial."""
 
-    def struck(script, to, kill_at, *, launcher=("python",), findings=()):
+    def struck(script, to, kill_at, *, launcher=("python",), findings=(), **given):
         folder = tmp_path_factory.getbasetemp() / f"program-{abs(hash(script))}"
         folder.mkdir(exist_ok=True)
         (folder / "program.py").write_text(script)
@@ -91,6 +92,7 @@ def strike(groundworks, tmp_path_factory):
             kill_at=(kill_at,),
             to=to,
             timeout_s=300.0,
+            **given,
             environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         )
         outcome = run(settings, lambda event: None, layer=groundworks.layer)
@@ -151,4 +153,31 @@ def test_a_rank_that_is_lost_takes_the_others_with_it(strike):
     first, second = strike(RANKS, "rank:1", "step-end:6", launcher=TORCHRUN)
     assert first.exit_code == 1
     assert first.survivors == ()
+    assert second.trace.completed == 12 - 4
+
+
+@pytest.mark.ddp
+@pytest.mark.parametrize("order", ["1,0", "0,1"])
+def test_ranks_are_lost_one_after_the_other_in_their_order(strike, order):
+    """Whoever is left is told by gloo, and may end before its own turn comes."""
+    first, second = strike(
+        RANKS, f"rank:{order}", "step-end:6", ranks=2, stagger_s=0.05
+    )
+    told = [sent.whom for sent in first.sent]
+    assert told == [f"rank:{rank}" for rank in order.split(",")][: len(told)]
+    assert told
+    assert all(sent.signal == "KILL" for sent in first.sent)
+    assert second.trace.completed == 12 - 4
+
+
+@pytest.mark.ddp
+def test_a_rank_that_lags_behind_does_so_in_every_attempt_of_a_trial(strike):
+    """The pace of rank 1 changes nothing of what is computed."""
+    attempts = strike(RANKS, "all", "save-end:1@0", ranks=2, slow_rank=(1, 0.3))
+    for attempt in attempts:
+        moments = [mark.t_s for mark in attempt.trace.ranks[1].steps]
+        gaps = [late - early for early, late in itertools.pairwise(moments)]
+        assert min(gaps) >= 0.3
+    first, second = attempts
+    assert first.trace.ranks[0].completed == 4
     assert second.trace.completed == 12 - 4

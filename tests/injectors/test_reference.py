@@ -59,6 +59,18 @@ def storing(request, tmp_path_factory):
     [
         pytest.param({"signal": "TERM"}, id="term"),
         pytest.param({"signal": "STOP"}, id="stop"),
+        *(
+            pytest.param({"signal": "TERM", "then": (then,)}, id=f"term-{then}")
+            for then in (
+                "TERM@save-begin",
+                "INT@write:1",
+                "TERM@rename",
+                "KILL@save-begin",
+                "KILL@write:2/half",
+                "KILL@rename",
+            )
+        ),
+        pytest.param({"notice": "aws", "then": ("TERM@save-begin",)}, id="aws-term"),
         pytest.param({"notice": "aws", "time_scale": 6}, id="notice-aws"),
         pytest.param({"lose": "machine", "move": True}, id="machine"),
         pytest.param({"fault": ("enospc:last",)}, id="no-space"),

@@ -8,7 +8,7 @@ import pytest
 from laying import BASELINE, PLAIN, changed, first, never_trained, trial_of, with_last
 from synthetic import names
 
-from spotchaos.model import Ended, NoticePlayed, Verdict
+from spotchaos.model import Ended, NoticePlayed, Sent, Verdict
 from spotchaos.oracles import judge
 
 # -- rules 5 and 6: what was carried out, and how it was answered ----------------------------
@@ -85,6 +85,23 @@ def test_training_on_to_the_deadline_without_a_save_is_ignoring_the_signal():
 def test_a_save_begun_and_whole_in_time_is_an_answer():
     trial = stopped(None, stop=18, ended=Ended.RECLAIMED, signalled_step=15)
     assert names(judge(trial, BASELINE)) == []
+
+
+def test_a_machine_that_goes_before_its_grace_window_ends_gives_no_deadline_to_miss():
+    trial = PLAIN.trial([16], in_save=(1,))
+    early = (Sent("TERM", "all", 1.0, 15), Sent("KILL", "all", 2.0, 15))
+    attempt = changed(trial.attempts[0], signal="TERM", signalled_step=15, sent=early)
+    told = replace(trial, attempts=(attempt, *trial.attempts[1:]))
+    assert names(judge(told, BASELINE)) == []
+
+
+def test_a_second_signal_that_no_attempt_was_sent_proves_nothing():
+    missed = stopped(-15, sent=(Sent("TERM", "all", 1.0, 12),), unsent=("INT@5s",))
+    (finding,) = judge(missed, BASELINE).findings
+    assert finding.name == "not-reached"
+    assert "INT@5s was to follow SIGTERM, and attempt 1 ended" in finding.message
+    both = tuple(Sent(name, "all", 1.0, 12) for name in ("TERM", "INT"))
+    assert names(judge(stopped(-15, sent=both), BASELINE)) == []
 
 
 PAST = {"whom": "leader", "told_rank": False}

@@ -1,5 +1,6 @@
 """Halting at a kill point: exact, re-entrant, and swallowing nothing (rules.md 5)."""
 
+import itertools
 import json
 import select
 import signal
@@ -67,6 +68,10 @@ class Harness:
             return page.get(slot)
         finally:
             page.close()
+
+    def strike(self):
+        (path,) = self.trace.glob(f"{self.process.pid}-*.counters")
+        Counters.strike(str(path))
 
     def end(self):
         out, _ = self.process.communicate(timeout=100)
@@ -181,3 +186,47 @@ def test_a_hang_shows_its_stacks(place):
     assert "in stuck" in path.read_text()
     harness.process.kill()
     harness.end()
+
+
+def test_what_follows_a_signal_is_counted_from_it_and_may_halt_in_its_handler(place):
+    """The handler runs within the first halt, before any message could be read."""
+    orders = {"kill": "step-end:2", "then": ["save-begin:1", "step-end:1@0"]}
+    harness = Harness(place, SCRIPT.format(then="pass"), **orders)
+    harness.hear()
+    assert harness.hear()["halt"] == "step-end:2"
+    harness.strike()
+    harness.process.send_signal(signal.SIGTERM)
+    inner = harness.hear()
+    assert inner["halt"] == "+save-begin:1"
+    assert not (place.work / "emergency.pt").exists()
+    harness.say(go=1, id=inner["id"])
+    harness.say(go=1)
+    later = harness.hear()
+    assert (later["halt"], later["step"]) == ("+step-end:1@0", 3)
+    harness.say(go=1)
+    assert harness.end() == "end\n"
+
+
+def test_nothing_follows_a_signal_that_was_never_sent(place):
+    orders = {"kill": "step-end:2", "then": ["step-end:1"]}
+    harness = Harness(place, SCRIPT.format(then="pass"), **orders)
+    harness.hear()
+    harness.hear()
+    harness.say(go=1)
+    assert harness.end() == "end\n"
+
+
+@pytest.mark.parametrize(("rank", "waits"), [(0, 4), (1, 0)])
+def test_a_slow_rank_waits_at_each_step(place, rank, waits):
+    harness = Harness(place, SCRIPT.format(then="pass"), slow=[rank, 0.2])
+    harness.hear()
+    assert harness.end() == "end\n"
+    (path,) = harness.trace.glob(f"{harness.process.pid}-*.trace")
+    marks = [json.loads(line) for line in path.read_text().splitlines()]
+    steps = [mark["t"] for mark in marks if mark["k"] == "step"]
+    gaps = [late - early for early, late in itertools.pairwise(steps)]
+    assert len(steps) == 4
+    if waits:
+        assert min(gaps) >= 0.2
+    else:
+        assert min(gaps) < 0.2

@@ -196,3 +196,17 @@ def test_occurrences_count_by_rank_and_over_all():
     assert found[:3] == [None, None, None]
     assert found[3] in points
     assert gate.counts() == {"file-op": 4, "write": 1, "rename": 3}
+
+
+def test_points_that_follow_a_signal_count_from_when_it_was_sent():
+    sent = []
+    points = [FilePoint.parse("write:1"), FilePoint.parse("+write:2/half")]
+    gate = Gate(points, [], lambda: bool(sent))
+    arrivals = [gate.arrive("write", ("a",), 0).point for _ in range(3)]
+    assert arrivals == [points[0], None, None]
+    sent.append("TERM")
+    arrivals = [gate.arrive("write", ("a",), 0).point for _ in range(3)]
+    assert arrivals == [None, points[1], None]
+    assert str(points[1]) == "+write:2/half"
+    assert gate.not_reached() == []
+    assert gate.counts() == {"file-op": 6, "write": 6}

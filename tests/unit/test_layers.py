@@ -14,15 +14,17 @@ PACKAGE = Path(spotchaos.__file__).parent
 BASE = {"errors"}
 NOUNS = BASE | {"model", "findings", "clock", "settings"}
 PLANS = NOUNS | {"plan", "trace", "events", "strategies", "scenario", "token"}
-PLANS |= {"options", "config", "explanations"}
+PLANS |= {"options", "spellings", "followups", "config", "explanations"}
 ALLOWED = {
     "errors": set(),
     "clock": BASE,
     "findings": BASE,
     "model": BASE | {"findings"},
     "plan": BASE | {"trace"},
-    "settings": BASE | {"findings", "plan"},
-    "options": BASE | {"settings", "plan", "findings"},
+    "followups": BASE | {"plan", "trace"},
+    "settings": BASE | {"findings", "plan", "followups"},
+    "spellings": set(),
+    "options": BASE | {"settings", "plan", "findings", "spellings"},
     "config": BASE | {"options", "settings"},
     "token": BASE | {"plan", "settings"},
     "events": NOUNS,
