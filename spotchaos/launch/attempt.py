@@ -462,7 +462,7 @@ class RunningAttempt:
 
     def close(self) -> None:
         """End what still runs and let go of everything; the trace stays with the view."""
-        if self._outer is not None and not self._gone:
+        if self._init is not None and not self._gone:  # else all hangs on the lifeline
             try:
                 self.reclaim("all")
             except HarnessError:
