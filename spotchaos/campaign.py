@@ -46,7 +46,7 @@ from spotchaos.stage import check_asked
 from spotchaos.tensors import Pinpointer
 from spotchaos.totals import environment_of, gather, weakest_of
 from spotchaos.trial import is_requeued, run_attempt, run_trial
-from spotchaos.warming import unlike
+from spotchaos.warming import fresh_by_need, unlike
 
 # Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
 PATH_VARIABLE = "SPOTCHAOS_PATH"
@@ -304,6 +304,9 @@ class Campaign:
             judgement = confirmer.confirm(ground.stage.zygote, trial, plan, judgement)
             if confirmer.has_refuted:
                 self._skips = False
+            note = fresh_by_need(ground.stage, trial)
+            if note is not None:
+                judgement = replace(judgement, notes=(*judgement.notes, note))
             is_more_than_a_kill = (
                 self._settings.fault
                 or self._settings.lose == "machine"
@@ -426,7 +429,8 @@ class Campaign:
         if finding is not None:
             findings = [(finding.name, ()), *findings]
             trouble = trouble or finding.message
-        notes += [(n.name, ()) for n in self.late_notes()]
+        late = self.late_notes()
+        notes = [(n.name, ()) for n in late] + notes
         verdicts = self.verdicts()
         if finding is not None or trouble is not None or interrupted:
             verdicts.append(Verdict.UNKNOWN)
@@ -448,6 +452,7 @@ class Campaign:
             + (ground.cpu_s if ground is not None else 0.0),
             interrupted=interrupted,
             extra=self.extra(),
+            late_notes=tuple(late),
         )
         self.tell(outcome)
         return outcome

@@ -73,6 +73,7 @@ class Outcome:
     cpu_s: float = 0.0
     interrupted: bool = False  # Ctrl-C: what was done so far
     extra: Mapping[str, Any] = field(default_factory=dict)  # crash-state classes
+    late_notes: tuple[Note, ...] = ()  # on the campaign as a whole, told by no event
 
 
 Event = Started | PhaseStarted | AttemptEnded | BaselineDone | TrialDone | Outcome

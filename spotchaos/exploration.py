@@ -488,7 +488,7 @@ class Exploration(Campaign):
     def late_notes(self) -> list[Note]:
         lost = self._starter and self._starter.lost
         notes = super().late_notes()
-        if lost and not notes:
+        if lost and self._zygote_lost is None:
             notes.append(Note("cold-path", f"attempts were fresh from then on: {lost}"))
         if self._drawing.never_saves:
             notes.append(

@@ -140,7 +140,7 @@ NOTES: dict[str, str] = {
     "no-save-explored": "the recorded run saved nothing that could be explored",
     "cached-baseline": "the baselines of an earlier campaign were used, and one run of now"
     " equals them",
-    "cold-path": "every attempt was a fresh process, and why",
+    "cold-path": "attempts were fresh processes, and why",
     "counted-otherwise": "steps were counted in another way than by optimizer steps",
     "notice-played": "how a provider's notice was played, and at which time scale",
     "smallest-grace": "the smallest grace window in which every plan holds",

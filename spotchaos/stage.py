@@ -24,7 +24,7 @@ from spotchaos.injectors.program_store import (
 )
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.surroundings import Pace, Surroundings
-from spotchaos.launch.forkable import start_of
+from spotchaos.launch.forkable import Start, start_of
 from spotchaos.launch.notify_rules import Rule
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
@@ -58,20 +58,41 @@ class Stage:
 
     def warm(self, command: Sequence[str], view: View) -> Warm | None:
         """Return how the zygote serves a command; None for the cold path."""
-        if self.zygote is None or self.program.pty:
-            return None
-        if view.folder != view.workspace.folder:
-            return None  # the zygote knows the command by the folder's old path
+        is_moved = view.folder != view.workspace.folder
         filled = [word.replace("{out}", str(view.out)) for word in command]
         start = start_of(filled, self.program.environment, self.program.folder)
-        if start is None or not self.zygote.serves(start):
+        if self.zygote is None or self._why_fresh(start, is_moved=is_moved):
             return None
+        assert start is not None  # or there were a reason
+        return Warm(self.zygote, start)
+
+    def why_fresh(self, command: Sequence[str], *, is_moved: bool) -> str | None:
+        """Say why a command is started fresh although there is a zygote; None: it is not.
+
+        Args:
+            command: what is started.
+            is_moved: the folder has another path than when the zygote was raised.
+        """
+        start = start_of(command, self.program.environment, self.program.folder)
+        return (
+            None if self.zygote is None else self._why_fresh(start, is_moved=is_moved)
+        )
+
+    def _why_fresh(self, start: Start | None, *, is_moved: bool) -> str | None:
         settings = self.settings
+        if self.program.pty:
+            return "the program wants a terminal"
+        if is_moved:
+            return "what can be forked knows the folder by its old path"
+        if start is None:
+            return "only a script, -m, or a torchrun that just starts ranks is forked"
+        if self.zygote is not None and not self.zygote.serves(start):
+            return "it names another interpreter, or other options of it"
         if start.ranks is not None and (
             settings.signal != "KILL" or settings.to != "all" or settings.notice
         ):
-            return None  # what a launcher does with a signal is its own
-        return Warm(self.zygote, start)
+            return "what a launcher does with a signal is its own"
+        return None
 
     @property
     def pace(self) -> Pace | None:

@@ -15,7 +15,7 @@ from spotchaos.launch.zygote import (
     preloadable,
     raised_for,
 )
-from spotchaos.model import Attempt, RankTrace
+from spotchaos.model import Attempt, Note, RankTrace, Trial
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.stage import Stage
 from spotchaos.trial import main_rank
@@ -95,6 +95,18 @@ class Warming:
         """End a zygote that was begun and not completed."""
         if self._forecast is not None:
             self._forecast.close()
+
+
+def fresh_by_need(stage: Stage, trial: Trial) -> Note | None:
+    """Return a note on attempts that were fresh although others can be forked."""
+    for attempt in trial.attempts:
+        is_moved = stage.settings.move and attempt.number > 1
+        why = stage.why_fresh(attempt.command, is_moved=is_moved)
+        if why is not None and attempt.path == "cold":
+            whole = all(a.path == "cold" for a in trial.attempts)
+            what = "every attempt" if whole else f"attempt {attempt.number}"
+            return Note("cold-path", f"{what} was fresh: {why}")
+    return None
 
 
 def unlike(first: Attempt, second: Attempt) -> str | None:

@@ -52,7 +52,7 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         "series": {"loss": loss_series(outcome)},
         "ledger": _ledger(outcome),
         "coverage": dict(outcome.coverage),
-        "notes": [{"name": n, "trials": list(t)} for n, t in outcome.notes],
+        "notes": _named_notes(outcome),
         "findings": [
             {"name": n, "trials": list(t), "counts": settings.counts(n)}
             for n, t in outcome.findings
@@ -71,6 +71,15 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
     }
     masked: Document = mask_secrets(document)
     return masked
+
+
+def _named_notes(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return names and trials; of those that no trial has, what they say as well."""
+    late = {note.name: {"message": note.message} for note in outcome.late_notes}
+    return [
+        {"name": name, "trials": list(trials), **({} if trials else late.get(name, {}))}
+        for name, trials in outcome.notes
+    ]
 
 
 def _kept_notes(notes: Iterable[Note]) -> list[dict[str, Any]]:

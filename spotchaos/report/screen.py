@@ -392,7 +392,7 @@ def _note_text(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     trials = entry["trials"]
     if entry["name"] == "smallest-grace" and document.get("grace"):
         return _smallest_grace(document["grace"])
-    message = next(
+    message = entry.get("message") or next(
         (
             note["message"]
             for trial in document["trials"]

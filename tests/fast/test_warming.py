@@ -10,9 +10,9 @@ import pytest
 from spotchaos.baseline import _Builder
 from spotchaos.errors import HarnessError
 from spotchaos.launch.program import Program
-from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace
+from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, Trial
 from spotchaos.stage import Stage
-from spotchaos.warming import Warming
+from spotchaos.warming import Warming, fresh_by_need
 
 AS_TORCH = """
 import types
@@ -139,3 +139,40 @@ def test_a_forked_run_that_is_another_is_said(stage, monkeypatch, fresh, said):
     assert note.name == "cold-path"
     assert note.message.startswith(said)
     assert builder._stage.zygote is None
+
+
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "prog.py")
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "said"),
+    [
+        ((*TORCHRUN,), {"signal": "TERM"}, "every attempt was fresh: what a launcher"),
+        ((*TORCHRUN,), {"to": "launcher"}, "every attempt was fresh: what a launcher"),
+        ((*TORCHRUN,), {"notice": "aws"}, "every attempt was fresh: what a launcher"),
+        ((*TORCHRUN,), {}, None),
+        (("prog.py",), {"signal": "TERM"}, None),
+        (("prog.py",), {"move": True}, "attempt 2 was fresh: what can be forked knows"),
+        (("-c", "import prog"), {}, "attempt 2 was fresh: only a script"),
+    ],
+    ids=["signal", "launcher", "notice", "ranks", "one process", "moved", "resume-cmd"],
+)
+def test_a_trial_whose_attempts_cannot_be_forked_says_why(
+    stage, command, settings, said
+):
+    given = {"signal": "KILL", "to": "all", "notice": None, "move": False, **settings}
+    there = Stage(
+        types.SimpleNamespace(**given),
+        stage.program,
+        stage.workspace,
+        zygote=types.SimpleNamespace(serves=lambda start: True),
+    )
+    first = first_run(stage, "torch")
+    second = dataclasses.replace(first, number=2, command=(sys.executable, *command))
+    if said is None or said.startswith("attempt 2"):
+        first = dataclasses.replace(first, path="warm")
+    else:
+        first = dataclasses.replace(first, command=second.command)
+    trial = Trial(number=1, plan="start:1", attempts=(first, second), wall_s=1.0)
+    note = fresh_by_need(there, trial)
+    assert note is None if said is None else note.message.startswith(said)

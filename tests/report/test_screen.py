@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos.model import Finding, Judgement, Verdict
+from spotchaos.model import Finding, Judgement, Note, Verdict
 from spotchaos.report.document import make_document
 from spotchaos.report.screen import plain, screen, trials_text
 from spotchaos.report.text import TextReport
@@ -236,3 +236,11 @@ def test_nothing_hostile_reaches_the_terminal(nasty_document):
     assert all(
         not line or line.startswith((" ", "VIOLATED")) for line in text.splitlines()
     )
+
+
+def test_a_note_on_the_whole_campaign_says_what_it_says(outcomes):
+    lost = Note("cold-path", "attempts were fresh from then on: the zygote ended")
+    outcome = outcomes.make_outcome(
+        Verdict.HELD, notes=((lost.name, ()),), late_notes=(lost,)
+    )
+    assert f"Note: {lost.message}" in plain(screen(make_document(outcome)))
