@@ -14,6 +14,7 @@ from spotchaos.injectors.disks import (
     rule_of,
     step_struck,
 )
+from spotchaos.injectors.polling import Polls
 from spotchaos.injectors.program_store import (
     ProgramStore,
     StoreWanted,
@@ -55,6 +56,7 @@ class Stage:
     log: OpLog | None = None  # file ops of a run that was left alone ...
     recorded: Attempt | None = None  # ... and that run
     clock: Clock = field(default_factory=SystemClock)
+    polls: Polls = field(default_factory=Polls)
 
     def warm(self, command: Sequence[str], view: View) -> Warm | None:
         """Return how the zygote serves a command; None for the cold path."""
@@ -173,6 +175,7 @@ class Stage:
             real_addresses=self.settings.netns,
             store=store,
             own=self.program.environment,
+            polls=self.polls,
             clock=self.clock,
         )
 

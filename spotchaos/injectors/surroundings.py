@@ -18,6 +18,13 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.injectors.polling import (
+    FIRST_PATIENCE_S,
+    Heard,
+    Polls,
+    moments_of,
+    patience_s,
+)
 from spotchaos.injectors.storage_layer import Hold
 from spotchaos.launch.proxies import proxy_variable
 from spotchaos.model import Attempt, NoticePlayed
@@ -48,12 +55,6 @@ POLLS_THAT_FIT = 2.5
 # the deadline must fall before the end of who does not.
 ENDS_THAT_FIT = 1.5
 MOST_OF_THE_REST = 0.8
-RECENT = 20  # requests that tell how often the program asks
-# Who polls beside the training sleeps for some seconds; AWS advises five. The training
-# waits for the next request, as in a compressed window none may fall.
-PATIENCE_S = 6.0
-POLLS_TO_WAIT = 1.2
-LONGEST_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +122,6 @@ def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> 
     return min(cloud_s, wanted_s)
 
 
-def patience_s(poll_s: float) -> float:
-    """Return how long to wait for the next request of who asks every `poll_s`; 0: unknown."""
-    return min(max(PATIENCE_S, POLLS_TO_WAIT * poll_s), LONGEST_PATIENCE_S)
-
-
 class Store(Protocol):
     """What surroundings need of an object store, which outlives attempts."""
 
@@ -153,6 +149,7 @@ class Surroundings:
             of IPv6 as well.
         store: of objects; None: there is none.
         own: the environment that the program would have without us.
+        polls: what is known of the program's requests from earlier attempts.
         clock: tells the time; the system's if None.
     """
 
@@ -165,6 +162,7 @@ class Surroundings:
         real_addresses: bool = False,
         store: Store | None = None,
         own: Mapping[str, str] | None = None,
+        polls: Polls | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.story = story
@@ -177,6 +175,7 @@ class Surroundings:
         self.patience_s = 0.0  # see `announce`
         self._time_scale = time_scale
         self._environment = own or {}
+        self._polls = polls or Polls()
         self._clock: Clock = clock or SystemClock()
         self._isolated = isolated
         self._store = store
@@ -226,14 +225,17 @@ class Surroundings:
         assert self.service is not None
         assert self.story is not None
         lasts_s = self.story.lasts_s
+        is_hasty = False
         if self._time_scale is None and lasts_s:
-            poll_s = self._poll_s()
+            heard = Heard.of(self.service.log, self._clock.now())
+            poll_s = heard.pause_s or self._polls.usual_s
             real_s = window_s(pace, done=done, poll_s=poll_s, cloud_s=lasts_s)
-            if is_patient and pace is not None and self._may_miss_requests(poll_s):
-                # Who is refused renews its token, and asks again after its pause. What
-                # the provider gives is not made longer.
-                polls = 2 if self.story.faults else 1
-                self.patience_s = min(polls * patience_s(poll_s), lasts_s - real_s)
+            if pace is not None and self._may_miss_requests(poll_s):
+                tries = 2 if self.story.faults else 1
+                wanted_s = patience_s(heard, self._polls, tries=tries)
+                if is_patient:  # what the provider gives is not made longer
+                    self.patience_s = min(wanted_s, lasts_s - real_s)
+                is_hasty = not is_patient and real_s < min(wanted_s, lasts_s)
             self.service.compress(max(1.0, lasts_s / (real_s + self.patience_s)))
         notices = self.service.announce()
         deadline = max((n.deadline for n in notices), default=self._clock.now())
@@ -244,6 +246,7 @@ class Surroundings:
             time_scale=self.service.time_scale,
             deadline_at_s=self.monotonic(deadline),
             reclaimed=any(self.is_loss(n) for n in notices),
+            is_hasty=is_hasty,
             is_served=self.story.provider in PROVIDERS and not self._is_file,
             proxy=proxy_variable(
                 self._environment, ADDRESSES.get(self.story.provider, ())
@@ -328,21 +331,18 @@ class Surroundings:
         self._own.append(socket.create_server(("127.0.0.1", 0)))
         return int(self._own[-1].getsockname()[1])
 
-    def _poll_s(self) -> float:
-        """Return the longest pause between recent requests for one item; 0: unknown.
-
-        Requests for several items come together, and say nothing of the pause after them.
-        """
-        assert self.service is not None
-        asked = [entry for entry in self.service.log[-RECENT:] if not entry.gave_token]
-        moments: dict[str, list[datetime]] = {}
-        for entry in asked:
-            moments.setdefault(entry.path.partition("?")[0], []).append(entry.at)
-        pauses = [b - a for times in moments.values() for a, b in pairwise(times)]
-        if not pauses:
-            return 0.0
-        # Tries that follow one another at once are one poll: the pause goes on.
-        return max(*pauses, self._clock.now() - asked[-1].at).total_seconds()
+    def learn(self, attempt: Attempt) -> None:
+        """Remember how often the program asked, for the attempts that follow."""
+        if self.service is None:
+            return
+        played = attempt.notice
+        if played is not None:
+            if not played.asked and self.patience_s >= FIRST_PATIENCE_S:
+                self._polls.note_silence()
+            return
+        begun = [m.t_s for r in attempt.trace.ranks.values() for m in r.steps[:1]]
+        asked_s = [self.monotonic(at) for at in moments_of(self.service.log)]
+        self._polls.note(asked_s, from_s=min(begun, default=None))
 
 
 def _version(address: str) -> int:

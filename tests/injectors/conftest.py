@@ -10,6 +10,7 @@ import pytest
 from spotchaos.baseline import lay
 from spotchaos.campaign import run
 from spotchaos.clock import SystemClock
+from spotchaos.injectors.polling import Polls
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.settings import Settings
@@ -29,10 +30,13 @@ def interrupted(tmp_path_factory):
         program = Program.from_settings(first)
         ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
 
-        def interrupted(habits, **given):
+        def interrupted(habits, *, polls=None, **given):
             (folder / "habits").write_text(habits)
             settings = dataclasses.replace(first, **given)
-            return run(settings, lambda event: None, layer=lambda *_: ground)
+            # With other habits it is another program: what it asked is forgotten.
+            stage = dataclasses.replace(ground.stage, polls=polls or Polls())
+            mine = dataclasses.replace(ground, stage=stage)
+            return run(settings, lambda event: None, layer=lambda *_: mine)
 
         yield interrupted
         if ground.stage.zygote is not None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 import zlib
 
@@ -126,6 +127,7 @@ def told(url):
 
 
 stopped = []
+rarely_s = 0.0
 for name in ("TERM", "INT", "HUP", "USR1", "USR2"):
     if f"heeds-{name}" in HABITS:
         signal.signal(
@@ -141,6 +143,20 @@ if "polls-beside" in HABITS:
                 stopped.append("notice")
 
     threading.Thread(target=ask_now_and_then, daemon=True).start()
+for word in HABITS:
+    how, _, pause_s = word.partition("-every-")
+    if how in ("asks-first", "asks-later"):
+
+        def ask_rarely(waits=how == "asks-later", pause_s=pause_s):
+            while not (waits and PAUSE.wait(float(pause_s))):
+                waits = True
+                if told(NOTICE):
+                    stopped.append("notice")
+
+        threading.Thread(target=ask_rarely, daemon=True).start()
+    elif how == "asks-between-steps":
+        rarely_s = float(pause_s)
+        asked_at_s = time.monotonic()
 for step in range(load(), TOTAL):
     epoch, position = divmod(step, PER_EPOCH)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
@@ -155,6 +171,10 @@ for step in range(load(), TOTAL):
         save(step + 1)
     if "polls" in HABITS and step % 2 and told(NOTICE):
         stopped.append("notice")
+    if rarely_s and time.monotonic() - asked_at_s > rarely_s:
+        asked_at_s = time.monotonic()
+        if told(NOTICE):
+            stopped.append("notice")
     if "heeds-advice" in HABITS and step % 2 and told(ADVICE):
         stopped.append("advice")
     if stopped:

@@ -4,13 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos.clock import ManualClock
 from spotchaos.errors import UsageError
 from spotchaos.injectors.disks import DiskFault, rule_of, step_struck
 from spotchaos.injectors.surroundings import Pace, Surroundings, window_s
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
 from spotchaos.persistence.oplog import FileOp, OpLog
-from spotchaos.providers.exchange import Request
 from spotchaos.providers.stories import story
 from spotchaos.settings import Settings
 from spotchaos.stage import check_asked
@@ -149,46 +147,3 @@ def test_the_time_scale_is_chosen_when_the_notice_comes():
         assert played.reclaimed
     with Surroundings(story("aws-rebalance"), isolated=False) as around:
         assert not around.announce(pace, done=40).reclaimed
-
-
-@pytest.mark.parametrize(
-    ("asked_at_s", "waits_s", "poll_s"),
-    [
-        pytest.param((), 6.0, 0.0, id="nothing"),
-        pytest.param((0.0,), 6.0, 0.0, id="once"),
-        pytest.param((9.0, 9.5, 9.9), 0.0, 0.5, id="often"),
-        pytest.param((0.0, 0.1), 12.0, 10.0, id="again-at-once"),
-        pytest.param((3.0, 8.0), 6.0, 5.0, id="every-five-seconds"),
-    ],
-)
-def test_the_training_waits_for_who_may_ask_too_late(asked_at_s, waits_s, poll_s):
-    clock = ManualClock()
-    pace = Pace(horizon=100, step_s=0.01, save_s=0.0)
-    begun_s = clock.monotonic()
-    with Surroundings(story("aws"), isolated=False, clock=clock) as around:
-        for at_s in asked_at_s:
-            clock.sleep(begun_s + at_s - clock.monotonic())
-            # Several items at a time are one poll.
-            for item in ("spot/instance-action", "events/recommendations/rebalance"):
-                path = f"/latest/meta-data/{item}"
-                around.service.answer(Request.of("GET", path, at=clock.now()))
-        clock.sleep(begun_s + 10.0 - clock.monotonic())
-        played = around.announce(pace, done=40, is_patient=True)
-        assert around.patience_s == pytest.approx(waits_s, rel=0.02)
-        window_s = played.deadline_at_s - clock.monotonic()
-        assert window_s == pytest.approx(waits_s + max(1.0, 2.5 * poll_s), rel=0.02)
-
-
-def test_who_is_refused_may_ask_a_second_time():
-    pace = Pace(horizon=100, step_s=0.01, save_s=0.0)
-    with Surroundings(story("aws-token-expired"), isolated=False) as around:
-        around.announce(pace, done=40, is_patient=True)
-        assert around.patience_s == 12.0
-
-
-def test_a_window_that_is_short_by_itself_is_not_spent_waiting():
-    pace = Pace(horizon=100, step_s=0.1, save_s=0.0)
-    with Surroundings(story("aws", grace_s=2), isolated=False) as around:
-        played = around.announce(pace, done=40, is_patient=True)
-        assert played.time_scale == 1
-        assert around.patience_s == 0

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from spotchaos.injectors.polling import Polls
 from spotchaos.model import Ended, Verdict
 
 pytestmark = pytest.mark.timeout(450)
@@ -130,7 +131,9 @@ def test_a_window_in_steps_ends_at_that_step(interrupted, given):
 
 def test_cloud_seconds_are_compressed_so_that_the_deadline_comes_in_time(interrupted):
     given = {"kill_at": ("step-end:13",), "notice": "aws"}
-    trial, judgement = only(interrupted("slow rare", **given))
+    polls = Polls()
+    polls.note_silence()  # or it would be waited for
+    trial, judgement = only(interrupted("slow rare", polls=polls, **given))
     played = trial.attempts[0].notice
     assert played.grace_s == 120
     assert played.time_scale > 1
@@ -144,6 +147,19 @@ def test_who_polls_now_and_then_is_waited_for(interrupted):
     first = trial.attempts[0]
     assert first.exit_code == 143
     assert first.trace.completed in (13, 14)
+    assert first.notice.asked_after
+
+
+@SLOW
+@pytest.mark.parametrize(
+    "habit",
+    ["asks-first-every-15", "asks-later-every-20", "asks-between-steps-every-10"],
+)
+def test_who_asks_rightly_and_rarely_is_held_in_a_run_of_seconds(interrupted, habit):
+    given = {"kill_at": ("step-end:13",), "notice": "aws"}
+    trial = held(interrupted(f"rare {habit}", **given))
+    first = trial.attempts[0]
+    assert first.exit_code == 143
     assert first.notice.asked_after
 
 

@@ -219,6 +219,23 @@ def test_who_asks_for_nothing_did_not_save_for_the_notice(asked, is_served, word
 
 
 @pytest.mark.parametrize(
+    ("asked_after", "expected"), [(0, ["not-reached"]), (2, ["notice-ignored"])]
+)
+def test_a_notice_that_was_over_at_once_proves_nothing_of_who_asks_rarely(
+    asked_after, expected
+):
+    trial = noticed(stop=15, deadline_s=0.0, reclaimed_at_s=1e9)
+    first, *others = trial.attempts
+    told = replace(first.notice, asked_after=asked_after, is_hasty=True, is_served=True)
+    trial = replace(trial, attempts=(replace(first, notice=told), *others))
+    judgement = judge(trial, BASELINE)
+    assert names(judgement) == expected
+    if not asked_after:
+        assert judgement.verdict is Verdict.UNKNOWN
+        assert "step-end:N" in judgement.findings[0].hint
+
+
+@pytest.mark.parametrize(
     ("asked", "refused", "words"),
     [
         (0, 0, "the program never asked"),
