@@ -199,7 +199,8 @@ def run_attempt(
     later = [f.point for f in follow_ups if f.point.site is not None]
     wanted["then"] = [str(p) for p in later if not p.is_file_site]
     held = [f"+{p}" for p in later if p.is_file_site]
-    if (earlier or point is not None) and not quiet:
+    is_slow = (bool(earlier) or point is not None) and not quiet
+    if is_slow:
         wanted["slow"] = stage.settings.slow_rank
     rules = [(fault, rule) for fault, rule in faults if rule is not None]
     if rules:
@@ -241,7 +242,7 @@ def run_attempt(
                 point,
                 surroundings=around,
                 clock=stage.clock,
-                hang_s=stage.hang_s,
+                hang_s=stage.hang_s + (_slowed_s(stage) if is_slow else 0.0),
                 quiet=quiet,
                 begun_s=begun_s,
                 pace=stage.pace,
@@ -270,6 +271,16 @@ def run_attempt(
         struck += by_store
     # What it cost is known only when nothing of it lives any more.
     return _with_faults(replace(attempt, cpu_s=running.cpu_s), struck)
+
+
+def _slowed_s(stage: Stage) -> float:
+    """Return how many seconds a slow rank adds to the uninterrupted run."""
+    slow, whole = stage.settings.slow_rank, stage.finished_attempt
+    if slow is None or whole is None:
+        return 0.0
+    return slow[1] * max(
+        (r.completed + len(r.saves) for r in whole.trace.ranks.values()), default=0
+    )
 
 
 def _record(
