@@ -51,6 +51,8 @@ from spotchaos.warming import fresh_by_need, unlike
 # Forces every attempt to be a fresh process, as `cold`; for tests and for doubts.
 PATH_VARIABLE = "SPOTCHAOS_PATH"
 
+REFUTED = "fresh processes did not show what forked ones had"
+
 # Rank -> step -> tensor -> its digest.
 AllTensors = Mapping[int, Mapping[int, Mapping[str, str]]]
 
@@ -301,9 +303,12 @@ class Campaign:
         def task() -> tuple[Trial, Judgement]:
             self.tell(PhaseStarted(f"trial {number}", str(plan)))
             trial, judgement = self._try(ground, plan, number)
-            judgement = confirmer.confirm(ground.stage.zygote, trial, plan, judgement)
+            zygote = ground.stage.zygote
+            trial, judgement = confirmer.decide(zygote, trial, plan, judgement)
+            judgement = confirmer.confirm(zygote, trial, plan, judgement)
             if confirmer.has_refuted:
                 self._skips = False
+                self._zygote_lost = self._zygote_lost or REFUTED
             note = fresh_by_need(ground.stage, trial)
             if note is not None:
                 judgement = replace(judgement, notes=(*judgement.notes, note))
@@ -387,13 +392,15 @@ class Campaign:
                 self._zygote_lost = error.message
         return run_trial(replace(stage, zygote=None), plan, number=number)
 
-    def _run_fresh(self, ground: Groundwork, trial: Trial, plan: Plan) -> Judgement:
+    def _run_fresh(
+        self, ground: Groundwork, trial: Trial, plan: Plan
+    ) -> tuple[Trial, Judgement]:
         """Carry out the plan of a trial again, in fresh processes, and judge that."""
         stage = replace(ground.stage, zygote=None)
         name = f"trial {trial.number} fresh"
         self.tell(PhaseStarted(name, str(plan)))
         fresh = run_trial(stage, plan, number=trial.number, name=name)
-        return self._judged(ground, fresh, plan)
+        return fresh, self._judged(ground, fresh, plan)
 
     def _is_too_late_for_a_trial(self) -> bool:
         """Tell whether a trial as long as the longest so far would pass the budget."""

@@ -19,16 +19,46 @@ class Confirmer:
         again: carries out the plan of a trial in fresh processes, and judges that.
     """
 
-    def __init__(self, again: Callable[[Trial, Plan], Judgement]) -> None:
+    def __init__(self, again: Callable[[Trial, Plan], tuple[Trial, Judgement]]) -> None:
         self._again = again
         self._lock = threading.Lock()
         self._asked: set[str] = set()
         self._refuted: set[str] = set()
+        self._undecided: set[str] = set()  # what fresh processes do not decide either
+        self._has_decided = False
 
     @property
     def has_refuted(self) -> bool:
         """Whether fresh processes did not show what forked ones did."""
-        return bool(self._refuted)
+        return bool(self._refuted) or self._has_decided
+
+    def decide(
+        self, zygote: Zygote | None, trial: Trial, plan: Plan, judgement: Judgement
+    ) -> tuple[Trial, Judgement]:
+        """Return what fresh processes show where forked ones showed nothing.
+
+        Forks may be short of memory, or never get to the kill point, where a fresh
+        process gets there. Once for each reason to be `unknown`.
+
+        Args:
+            zygote: the one whose forks the trial was carried out in.
+            trial: a trial that was carried out.
+            plan: its plan.
+            judgement: what was found.
+        """
+        if judgement.verdict is not Verdict.UNKNOWN or trial.path != "warm":
+            return trial, judgement
+        assert zygote is not None  # or no trial were warm
+        names = names_of(judgement) or {"what the harness could not do"}
+        with self._lock:
+            if zygote.is_vouched_for or names <= self._undecided:
+                return trial, judgement
+            self._undecided |= names
+        fresh, said = self._again(trial, plan)
+        if said.verdict is Verdict.UNKNOWN:
+            return trial, judgement
+        self._has_decided = True
+        return fresh, said
 
     def confirm(
         self, zygote: Zygote | None, trial: Trial, plan: Plan, judgement: Judgement
@@ -51,7 +81,7 @@ class Confirmer:
             self._asked |= new
         if not new:
             return judgement
-        said = names_of(self._again(trial, plan))
+        said = names_of(self._again(trial, plan)[1])
         if new <= said:
             zygote.confirmed |= new
             message = f"a fresh process showed {', '.join(sorted(new))} as well"

@@ -8,7 +8,6 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -456,9 +455,7 @@ class RunningAttempt:
         """End the attempt at once, from any thread; `close` does the rest."""
         self._reclaimed = True
         if self._outer is not None:
-            self._outer.cut()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._outer.wait(END_BOUND_S)
+            self._outer.end(END_BOUND_S)
 
     def close(self) -> None:
         """End what still runs and let go of everything; the trace stays with the view."""

@@ -127,6 +127,18 @@ class Outer:
             os.write(lifeline, b"x")  # we live: our files are ours to remove
         os.close(lifeline)
 
+    def end(self, bound_s: float) -> None:
+        """Cut the lifeline and wait; after `bound_s` seconds it is killed."""
+        self.cut()
+        try:
+            self.wait(bound_s)
+        except subprocess.TimeoutExpired:
+            # It hangs before it has started anything, or it would have been heard.
+            assert self._process is not None
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.wait(bound_s)
+
     def close(self) -> None:
         """Let go of the sockets; nothing is heard any more."""
         self.is_silent = True

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import RunningAttempt
 from spotchaos.launch.program import Program
 from spotchaos.launch.spec import FileOrders, make_spec
 from spotchaos.launch.workspace import View
-from spotchaos.launch.zygote import Warm
+from spotchaos.launch.zygote import Warm, ZygoteGoneError
 
 
 def launch(
@@ -47,6 +48,7 @@ def launch(
         clock: for waits; the system's if left out.
 
     Raises:
+        ZygoteGoneError: nothing can be forked; a fresh process may begin all the same.
         HarnessError: the machine refused something, or space is short.
     """
     view.workspace.demand_open()
@@ -74,6 +76,11 @@ def launch(
         if program.allow_network:
             running.listen(listen)
         running.begin(spec, warm)
+    except HarnessError as error:
+        running.close()
+        if warm is None or isinstance(error, ZygoteGoneError):
+            raise
+        raise warm.zygote.give_up(error.message) from None
     except BaseException:
         running.close()
         raise

@@ -297,6 +297,12 @@ class Zygote:
                 self.gone = f"the zygote is gone: {error}"
                 raise ZygoteGoneError(self.gone) from None
 
+    def give_up(self, why: str) -> ZygoteGoneError:
+        """Return why it is asked no more: what it forks does not even begin."""
+        with self._lock:
+            self.gone = self.gone or f"what the zygote forked did not begin: {why}"
+            return ZygoteGoneError(self.gone)
+
     def _answer(self, bound_s: float) -> dict[str, Any]:
         self._connection.settimeout(bound_s)
         try:
@@ -351,6 +357,10 @@ class Forked:
                 raise subprocess.TimeoutExpired("zygote", timeout)
         finally:
             os.close(descriptor)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True)

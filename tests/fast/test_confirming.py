@@ -36,7 +36,7 @@ def confirmer(asked):
 
     def again(trial, plan):
         asked.append(trial.number)
-        return judgement("optimizer-not-restored")
+        return trial, judgement("optimizer-not-restored")
 
     return Confirmer(again)
 
@@ -90,4 +90,36 @@ def test_who_is_vouched_for_needs_no_confirming(confirmer, zygote, asked):
     zygote.is_vouched_for = True
     found = judgement("optimizer-not-restored")
     assert confirmer.confirm(zygote, trial(1), PLAN, found) == found
+    assert asked == []
+
+
+def test_what_forks_leave_open_is_decided_by_fresh_processes(zygote, asked):
+    def again(trial, plan):
+        asked.append(trial.number)
+        if trial.number == 1:
+            return trial, judgement("not-reached", verdict=Verdict.UNKNOWN)
+        return fresh
+
+    confirmer = Confirmer(again)
+    fresh = trial(2, path="cold"), judgement(verdict=Verdict.HELD)
+    for number in (1, 2):
+        found = judgement("not-reached", verdict=Verdict.UNKNOWN)
+        given = trial(number)
+        assert confirmer.decide(zygote, given, PLAN, found) == (given, found)
+    assert asked == [1]  # fresh processes cannot tell either
+    assert not confirmer.has_refuted
+    found = judgement("hang", verdict=Verdict.UNKNOWN)
+    assert confirmer.decide(zygote, trial(2), PLAN, found) == fresh
+    assert confirmer.has_refuted
+
+
+@pytest.mark.parametrize(
+    ("path", "verdict"), [("cold", Verdict.UNKNOWN), ("warm", Verdict.VIOLATED)]
+)
+def test_what_fresh_processes_left_open_is_not_decided_again(
+    confirmer, zygote, asked, path, verdict
+):
+    found = judgement("not-reached", verdict=verdict)
+    given = trial(1, path)
+    assert confirmer.decide(zygote, given, PLAN, found) == (given, found)
     assert asked == []

@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 
+import psutil
 import pytest
 
 from spotchaos.errors import HarnessError
@@ -73,6 +74,45 @@ def test_stopped_zygote_is_not_waited_for_twice(raise_zygote):
     warm.zygote.answer_bound_s = 1e9
     with pytest.raises(ZygoteGoneError):
         launch(program, view, number=2, orders={}, warm=warm)
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        ("os._exit(7)", "its first process ended"),
+        ("time.sleep(600)", "an attempt did not start within 1 s"),
+    ],
+    ids=["dies", "hangs"],
+)
+def test_what_is_forked_and_does_not_begin_is_begun_fresh(
+    packages, raise_zygote, monkeypatch, hook, said
+):
+    # A lock that another thread of the parent held, or no memory left, do the same.
+    monkeypatch.setattr("spotchaos.launch.attempt.START_BOUND_S", 1.0)
+    monkeypatch.setattr("spotchaos.launch.attempt.END_BOUND_S", 0.5)
+    name = f"stops_forks_{len(hook)}"
+    (packages / f"{name}.py").write_text(
+        f"import os, time\nos.register_at_fork(after_in_child=lambda: {hook})\n"
+    )
+    program, view, warm = raise_zygote(name)
+    for number in (1, 2):
+        with pytest.raises(ZygoteGoneError, match=f"did not begin: .*{said}"):
+            launch(program, view, number=number, orders={}, warm=warm)
+    monkeypatch.undo()
+    children = psutil.Process(warm.zygote.pid).children()
+    assert psutil.wait_procs(children, timeout=BOUND_S)[1] == []
+    attempt = launch(program, view, number=3, orders={})
+    try:
+        assert attempt.wait(BOUND_S) == Exited(0)
+    finally:
+        attempt.close()
+
+
+def test_imports_that_hang_are_not_waited_for(packages, raise_zygote, monkeypatch):
+    monkeypatch.setattr("spotchaos.launch.zygote.READY_BOUND_S", 0.5)
+    (packages / "hangs.py").write_text("import time\ntime.sleep(600)\n")
+    with pytest.raises(HarnessError, match="did not answer within"):
+        raise_zygote("hangs")
 
 
 def test_attempt_outlives_the_zygote_that_forked_it(raise_zygote):
