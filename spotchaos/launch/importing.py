@@ -111,13 +111,30 @@ def _is_own(name: str) -> bool:
     if spec is None:
         return False  # it will fail as the program's own import does
     places = [spec.origin] if spec.has_location else spec.submodule_search_locations
-    ours = os.path.dirname(os.__file__) + os.sep
-    return not all(
-        place.startswith(ours)
-        or any(f"{os.sep}{of}{os.sep}" in place for of in OF_PACKAGES)
-        for place in places or ()
-        if place
+    return not all(_is_installed(place) for place in places or () if place)
+
+
+def _is_installed(place: str) -> bool:
+    return place.startswith(os.path.dirname(os.__file__) + os.sep) or any(
+        f"{os.sep}{of}{os.sep}" in place for of in OF_PACKAGES
     )
+
+
+def own_at_start(package: str) -> list[str]:
+    """Return the user's own modules that ran before us, as a `sitecustomize` does.
+
+    Nobody can run them again in a fork.
+
+    Args:
+        package: our own folder, whose modules are no user's.
+    """
+    found = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        place = spec.origin if spec is not None and spec.has_location else None
+        if place and not _is_installed(place) and not place.startswith(package):
+            found.append(name)
+    return found
 
 
 def preload(modules: list[str]) -> list[str]:

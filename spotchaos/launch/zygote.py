@@ -241,7 +241,9 @@ class Zygote:
             HarnessError: it did not come up, or nothing may be forked from it.
         """
         try:
-            self._connection.send(json.dumps({"modules": list(modules)}).encode())
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                # One that has ended may have said why before.
+                self._connection.send(json.dumps({"modules": list(modules)}).encode())
             said = self._answer(READY_BOUND_S)
         except BaseException as error:
             self.close()

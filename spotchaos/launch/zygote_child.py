@@ -71,6 +71,11 @@ def main(connection: socket.socket) -> None:
     draws = _load(os.path.join(folder, "draws.py"))
     guise = _load(os.path.join(folder, "guise.py"))
     _forget_own_folder()
+    own = imports.own_at_start(begin["package"])
+    if own:
+        said = f"{', '.join(own)} of your own runs when the interpreter starts"
+        _say(connection, reason=said)
+        return
     try:
         home = imports.isolate(inside, begin["isolation"])
     except OSError as error:

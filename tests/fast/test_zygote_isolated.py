@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from spotchaos.errors import HarnessError
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.forkable import start_of
 from spotchaos.launch.program import Program
@@ -123,3 +124,16 @@ def test_modules_that_are_not_installed_are_left_to_each_attempt(
     program, warm = raise_zygote(*names, path=[packages, tmp_path])
     (place[0].folder / "prog.py").write_text(SAYS.format(names=names))
     assert run(program, warm) == "True False False True"
+
+
+def test_what_runs_when_the_interpreter_starts_cannot_run_again(
+    place, packages, tmp_path, raise_zygote
+):
+    (packages / "sitecustomize.py").write_text("")  # as some systems install one
+    raise_zygote("json", path=[packages])
+    (packages / "sitecustomize.py").unlink()
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, uuid\nos.environ['RUN'] = uuid.uuid4().hex\n"
+    )
+    with pytest.raises(HarnessError, match="sitecustomize of your own runs when"):
+        raise_zygote("json", path=[tmp_path])
