@@ -77,10 +77,28 @@ class Entry:
 
 @dataclass(slots=True)
 class _Armed:
-    """A fault, and how many requests it could have struck so far."""
+    """A fault, and how many requests it could have struck so far.
+
+    Before `begins` it does not count; what lasts `until` a moment strikes all until then.
+    """
 
     fault: ServiceFault
     seen: int = 0
+    begins: datetime | None = None
+    until: datetime | None = None
+
+    def strikes(self, request: Request, now: datetime) -> bool:
+        """Count a request, and tell whether it is struck."""
+        if self.begins is not None and now < self.begins:
+            return False
+        # Tokens that lose their value at a moment do so before whatever comes next.
+        is_first = self.begins is not None and self.fault.is_of_tokens and not self.seen
+        if not is_first and not self.fault.can_strike(request):
+            return False
+        self.seen += 1
+        if self.until is not None:
+            return now < self.until
+        return self.fault.strikes(self.seen)
 
 
 class NoticeService:
@@ -170,8 +188,21 @@ class NoticeService:
                 )
             begins = now + timedelta(seconds=after_s / self.time_scale)
             notices = self.story.begin(begins, time_scale=self.time_scale)
+            self._arm_in_time(begins)
             self._set(self._provider.with_notices((*self._provider.notices, *notices)))
             return notices
+
+    def _arm_in_time(self, begins: datetime) -> None:
+        """Arm the faults that come at a moment of the story."""
+
+        def after(cloud_s: float) -> datetime:
+            return begins + timedelta(seconds=cloud_s / self.time_scale)
+
+        for timed in self.story.timed_faults:
+            armed = _Armed(timed.fault, begins=after(timed.at_s))
+            if timed.for_s is not None:
+                armed.until = after(timed.at_s + timed.for_s)
+            self._faults.append(armed)
 
     def compress(self, time_scale: float) -> None:
         """Let a cloud second last `1 / time_scale` real ones from now on.
@@ -291,13 +322,10 @@ class NoticeService:
 
     def _struck(self, request: Request) -> Response | None:
         """Apply the armed faults; return what the client gets instead, or None."""
-        names = []
         with self._changed:
-            for armed in self._faults:
-                if armed.fault.can_strike(request):
-                    armed.seen += 1
-                    if armed.fault.strikes(armed.seen):
-                        names.append(armed.fault.name)
+            now = self.clock.now()
+            struck = [one for one in self._faults if one.strikes(request, now)]
+            names = [armed.fault.name for armed in struck]
             for name in names:
                 if name == "token-required":
                     self._provider = self._provider.requiring_tokens()

@@ -62,9 +62,14 @@ class ServiceFault:
         is_token_request = request.method == "PUT"
         if self.name == "hop-limit":
             return is_token_request
-        if self.name.startswith("token-"):
+        if self.is_of_tokens:
             return not is_token_request
         return True
+
+    @property
+    def is_of_tokens(self) -> bool:
+        """Whether it changes which tokens are good: it happens once, and stays."""
+        return self.name.startswith("token-")
 
     def strikes(self, number: int) -> bool:
         """Tell whether it strikes the `number`th request that it can strike, from 1."""
@@ -76,6 +81,19 @@ class ServiceFault:
         if self.last > self.first:
             return f"{self.name}:{self.first}-{self.last}"
         return f"{self.name}:{self.first}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimedFault:
+    """A fault that comes at a moment of a story, in cloud seconds from its beginning.
+
+    From then on it counts as any other; with `for_s` it strikes all that it can for so
+    long.
+    """
+
+    fault: ServiceFault
+    at_s: float
+    for_s: float | None = None
 
 
 def read_count(text: str, count: str) -> tuple[int, int]:

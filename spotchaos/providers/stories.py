@@ -23,7 +23,7 @@ from spotchaos.providers.notice import (
     check_time_scale,
 )
 from spotchaos.providers.profiles import profile
-from spotchaos.providers.service_faults import ENDLESS, ServiceFault
+from spotchaos.providers.service_faults import ENDLESS, ServiceFault, TimedFault
 
 # An agent once stopped machines 95 s before the announced time, 25 s into the 120.
 # Source: runs-on/runs-on, thread 277.
@@ -61,6 +61,8 @@ class Story:
     # Arguments of the provider's class.
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     faults: tuple[ServiceFault, ...] = ()
+    # ... that come at a moment of the story, and not from the start.
+    timed_faults: tuple[TimedFault, ...] = ()
     # Sent to the program when the notice becomes readable; None: no signal comes.
     signal: str | None = None
 
@@ -353,7 +355,7 @@ SERVICE_VARIANTS: Final[Mapping[str, ServiceFault]] = {
     "slow": ServiceFault("slow", 1, ENDLESS),
     "closed": ServiceFault("closed", 1, 3),
 }
-_TOKENS = {"aws", "alibaba"}
+TOKENS: Final = frozenset({"aws", "alibaba"})
 _HTTP = {"aws", "gcp", "azure", "alibaba", "tencent"}
 
 
@@ -449,7 +451,7 @@ def _names(stem: str) -> Iterator[str]:
     if provider in _HTTP:
         for fault in SERVICE_VARIANTS:
             takes_tokens = fault.startswith("token-") or fault == "hop-limit"
-            if provider in _TOKENS or not takes_tokens:
+            if provider in TOKENS or not takes_tokens:
                 yield f"{stem}-{fault}"
 
 

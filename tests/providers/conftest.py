@@ -9,7 +9,7 @@ import requests
 from spotchaos.clock import ManualClock
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.serving import in_process, on_loopback
-from spotchaos.providers.stories import story
+from spotchaos.providers.stories import Story, story
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -38,12 +38,13 @@ class Asker:
 
 @pytest.fixture(params=["in-process", "loopback"])
 def play(request):
-    """Open a wire to a story; call it with the story's name."""
+    """Open a wire to a story; call it with the story, or its name."""
     with ExitStack() as open_wires:
 
-        def start(name, *, announce=True, **options):
+        def start(name, *, announce=True, time_scale=1.0, **options):
             clock = ManualClock(START)
-            service = NoticeService(story(name, **options), clock=clock)
+            told = name if isinstance(name, Story) else story(name, **options)
+            service = NoticeService(told, clock=clock, time_scale=time_scale)
             wire = in_process if request.param == "in-process" else on_loopback
             base_url = open_wires.enter_context(wire(service))
             if announce:

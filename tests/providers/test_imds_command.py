@@ -82,6 +82,25 @@ def test_a_notice_is_withdrawn_when_told():
         assert answer.json()["DocumentIncarnation"] > 1
 
 
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_script_is_played_and_said_as_it_comes(tmp_path, is_file):
+    phases = ["0s aws-rebalance", "0s 503:1", "1s aws", "3s withdraw"]
+    arguments = ["--provider", "aws", "--time-scale", "10"]
+    if is_file:
+        path = tmp_path / "phases.toml"
+        path.write_text(f'provider = "aws"\ntime-scale = 10\nphases = {phases}\n')
+        arguments = ["--scenario", str(path)]
+    else:
+        arguments += [word for phase in phases for word in ("--phase", phase)]
+    with serving("imds", *arguments) as (url, line):
+        for phase in phases:
+            assert re.fullmatch(f"{STAMP} phase {phase}", line())
+        assert requests.get(url + ACTION, timeout=5).status_code == 503
+        assert requests.get(url + ACTION, timeout=5).status_code == 404
+        assert line().endswith("503  (fault 503)")
+        assert line().endswith("404")
+
+
 def test_it_takes_orders_while_it_runs():
     with serving("imds", "--provider", "gcp-early") as (url, line):
         path = "/computeMetadata/v1/instance/preempted"
