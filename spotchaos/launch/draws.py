@@ -52,6 +52,7 @@ _FOR_THE_MOMENT = frozenset(
 HARMLESS = frozenset(
     [
         "aiohttp",
+        "diffusers",
         "dateutil",
         "donfig",
         "filelock",
@@ -60,6 +61,7 @@ HARMLESS = frozenset(
         "lightning",
         "lightning_fabric",
         "lightning_utilities",
+        "more_itertools",
         "multiprocess",
         "opentelemetry",
         "psutil",
@@ -129,7 +131,8 @@ class Watch:
         self._is_unfit = False
         self._has_ranks = has_ranks
         self._profiler = _lsprof.Profiler(builtins=True, subcalls=True)
-        self._stack: list[str | None] = []  # packages being imported; None: Python's
+        # Package and name of what is being imported; no package: Python's own.
+        self._stack: list[tuple[str | None, str]] = []
         self._above: dict[str, set[str]] = {}  # who imports each that is watched
         self._streams: dict[str, Any] = {}  # the global ones, as they were
         self._exec: Any = _LOADER.exec_module
@@ -181,7 +184,7 @@ class Watch:
         kind.seed = seed
 
     def led_by(self) -> list[str]:
-        """Return the packages that drew, and those whose import imports them."""
+        """Return the packages that drew, and what imports them: packages, modules of known ones."""
         found = set(self.drawn)
         for name in self.drawn:
             found |= self._above.get(name, set())
@@ -190,25 +193,30 @@ class Watch:
     @property
     def _watched(self) -> str | None:
         """The package whose code runs now, if it is one to be watched."""
-        top = self._stack[-1] if self._stack else None
+        top = self._stack[-1][0] if self._stack else None
         return None if top in KNOWN else top
 
     def _run(self, module: Any, execute: Callable[[], None]) -> None:
-        top = _package_of(module)
-        if self._stack and self._stack[-1] == top:
-            execute()
+        top, name = _package_of(module), module.__name__
+        if self._stack and self._stack[-1][0] == top:
+            self._stack.append((top, name))
+            try:
+                execute()
+            finally:
+                self._stack.pop()
             return
         before = self._watched
         if before is not None:
             self._take(before)
-        is_outermost = all(name in KNOWN for name in self._stack if name)
-        self._stack.append(top)
+            if top in HARMLESS:
+                self._note_moved(before)
+        is_outermost = all(above in KNOWN for above, _ in self._stack if above)
+        self._stack.append((top, name))
         now = self._watched
         if now is not None:
-            self._above.setdefault(now, set()).update(filter(None, self._stack))
+            self._above.setdefault(now, set()).update(self._leading())
             if is_outermost:
-                self._streams = {}
-                self._look_at_streams()
+                self._streams = dict(_global_streams())
             self._begin()
         try:
             execute()
@@ -219,8 +227,14 @@ class Watch:
                     self._look_around(now)
             self._stack.pop()
             if before is not None:
-                self._look_at_streams()  # of what was imported just now
+                # Of what was imported just now, or was moved by it without harm.
+                streams = dict(_global_streams())
+                self._streams = streams if top in HARMLESS else streams | self._streams
                 self._begin()
+
+    def _leading(self) -> list[str]:
+        """Return what is being imported: packages, and modules of known ones."""
+        return [name if top in KNOWN else top for top, name in self._stack if top]
 
     def _begin(self) -> None:
         try:
@@ -250,15 +264,14 @@ class Watch:
         if frame is not None and frame.f_code.co_filename not in _FOR_THE_MOMENT:
             self._note_here("random.Random()")
 
-    def _look_at_streams(self) -> None:
-        for name, state in _global_streams():
-            self._streams.setdefault(name, state)
-
-    def _look_around(self, package: str) -> None:
-        """Note what an import did besides; at the end of the outermost of them."""
+    def _note_moved(self, package: str) -> None:
         for name, state in _global_streams():
             if self._streams.get(name, state) != state:
                 self._note(package, f"the global stream of {name}")
+
+    def _look_around(self, package: str) -> None:
+        """Note what an import did besides; at the end of the outermost of them."""
+        self._note_moved(package)
         why = None if self._is_unfit else self._unfit()
         if why is not None:
             self._is_unfit = True  # who did it a second time shows without the first
@@ -321,8 +334,9 @@ def _global_streams() -> Iterable[tuple[str, Any]]:
             yield "numpy", (inner["key"].tobytes(), inner["pos"])
     torch: Any = sys.modules.get("torch")
     generator = getattr(torch, "default_generator", None)
-    if generator is not None and not getattr(torch.__spec__, "_initializing", False):
-        yield "torch", generator.get_state().tolist()
+    is_whole = not getattr(getattr(torch, "__spec__", None), "_initializing", False)
+    if generator is not None and is_whole and numpy is not None:
+        yield "torch", hash(generator.get_state().numpy().tobytes())
 
 
 def _short(code: str) -> str:

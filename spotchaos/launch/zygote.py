@@ -37,6 +37,8 @@ READY_BOUND_S = 180.0
 ANSWER_BOUND_S = 30.0
 # Without it in advance, a forked run is hardly faster than a fresh one.
 INDISPENSABLE = "torch"
+# Each costs the imports once more, and nearly every program needs none or one.
+TURNS = 3
 
 
 def preloadable(modules: Sequence[tuple[str, str]], folder: Path) -> list[str]:
@@ -64,6 +66,7 @@ def raised_for(
     *,
     is_forecast: bool = False,
     without: frozenset[str] = frozenset(),
+    turns: int = TURNS,
 ) -> Zygote:
     """Return a zygote of a program, whose imports touch nothing of the user's.
 
@@ -73,12 +76,17 @@ def raised_for(
         workspace: where it has a view of its own while it imports.
         modules: what to import, in order.
         is_forecast: see `Zygote`.
-        without: packages that each attempt imports for itself.
+        without: packages and modules that each attempt imports for itself.
+        turns: how often it may be raised without more of them.
 
     Raises:
         HarnessError: it did not come up, or nothing may be forked from it.
     """
-    kept = [name for name in modules if name.partition(".")[0] not in without]
+    kept = [
+        name
+        for name in modules
+        if name not in without and not any(name.startswith(f"{w}.") for w in without)
+    ]
     view = workspace.view(f"zygote-{secrets.token_hex(3)}")
     try:
         return Zygote(
@@ -92,10 +100,15 @@ def raised_for(
             has_ranks=bool(program.ranks or start.ranks),
         )
     except ImportsDrewError as error:
-        if error.packages <= without or INDISPENSABLE in error.packages:
+        if turns == 0 or INDISPENSABLE in error.packages:
             raise
         return raised_for(
-            program, start, workspace, modules, without=without | error.packages
+            program,
+            start,
+            workspace,
+            modules,
+            without=without | error.packages,
+            turns=turns - 1,
         )
 
 
@@ -144,7 +157,7 @@ class ImportsDrewError(HarnessError):
 
     Args:
         drawn: what each package drew.
-        packages: these, and those whose import imports them.
+        packages: these, and packages and modules whose import imports them.
     """
 
     def __init__(self, drawn: Mapping[str, str], packages: Sequence[str]) -> None:

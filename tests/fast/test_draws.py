@@ -115,3 +115,19 @@ def test_without_torch_in_advance_nothing_is_forked(packages, raise_zygote):
         HarnessError, match=r"draws anew: a_uuid \(posix\.urandom\(\)\)"
     ):
         raise_zygote("json", "torch")
+
+
+def test_of_a_known_package_only_what_leads_there_is_left_out(
+    packages, raise_zygote, run
+):
+    known = packages / "sklearn"  # by its name
+    (known / "lazy").mkdir(parents=True)
+    (known / "__init__.py").write_text("")
+    (known / "other.py").write_text("")
+    (known / "lazy" / "__init__.py").write_text("import sklearn.leads\n")
+    (known / "lazy" / "below.py").write_text("")
+    (known / "leads.py").write_text("import a_uuid\n")
+    names = ["sklearn", "sklearn.lazy", "sklearn.lazy.below", "sklearn.other"]
+    program, warm = raise_zygote(*names)
+    said = run(SAYS.format(names=[*names, "sklearn.leads"]), program, warm)
+    assert said == "sklearn sklearn.other"
