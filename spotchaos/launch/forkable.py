@@ -69,9 +69,12 @@ def start_of(
     if shebang is None:
         return None
     if path.name == "torchrun":
-        return _of_torchrun(shebang, command[1:])
+        module = ["-m", "torch.distributed.run"]
+        return start_of([shebang, *module, *command[1:]], environment, folder)
     # As the kernel hands a script to its interpreter: found on PATH, by its full name.
     name = command[0] if "/" in command[0] else str(path)
+    if "/" not in shebang:  # `env` looks for it
+        return start_of([shebang, name, *command[1:]], environment, folder)
     return Start(shebang, (), (name, *command[1:]), script=name, name=name)
 
 
@@ -138,10 +141,12 @@ def _which(name: str, environment: Mapping[str, str], folder: Path) -> Path | No
 
 
 def _shebang(path: Path) -> str | None:
-    """Return the Python interpreter that a script names; None if it names another."""
+    """Return the Python that a script names, for `env` by its name; None: it names another."""
     with path.open("rb") as file:
         line = file.readline(500)
-    found = re.match(rb"#!\s*(/\S*python[\d.]*)\s*$", line)
+    found = re.match(
+        rb"#!\s*(?:/\S*/env\s+(?=python)|(?=/))(\S*python[\d.]*)\s*$", line
+    )
     return None if found is None else found[1].decode()
 
 

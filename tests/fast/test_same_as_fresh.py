@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import textwrap
 
 import pytest
 
@@ -427,7 +428,14 @@ def test_variables_act_the_same_forked_and_fresh(run_both, python, variables):
     assert_same(forked, fresh)
 
 
-def test_interpreter_found_on_path_is_the_same_forked_and_fresh(run_both, python):
+@pytest.mark.parametrize(
+    "command", [["python", "prog.py", "x"], ["./tool", "x"]], ids=["word", "script"]
+)
+def test_interpreter_found_on_path_is_the_same_forked_and_fresh(
+    run_both, python, command
+):
+    source = textwrap.dedent(SEES + OF_ITSELF)
+    files = {"prog.py": source, "tool": f"#!/usr/bin/env python\n{source}"}
     path = f"{os.path.dirname(python)}:{os.defpath}"
-    fresh, forked = run_both(SEES + OF_ITSELF, ["python", "prog.py", "x"], PATH=path)
+    fresh, forked = run_both(files, command, PATH=path)
     assert_same(forked, fresh)
