@@ -1,6 +1,7 @@
 """EC2's metadata service, row by row, over every HTTP wire."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +10,6 @@ import requests
 from spotchaos.errors import UsageError
 from spotchaos.providers.aws import AwsMetadata
 from spotchaos.providers.aws_events import event
-from spotchaos.providers.exchange import Request
 from spotchaos.providers.stories import story
 
 ROOT = "/latest/meta-data/"
@@ -277,12 +277,27 @@ def test_the_time_may_be_a_text_that_is_none(play):
     assert wire.get(TERMINATION).text == "2026-01-01T00:02:00Z"
 
 
-def test_a_lifecycle_hook_story_may_begin_anywhere():
-    at = datetime(2026, 1, 1, tzinfo=UTC)
-    request = Request.of("GET", LIFECYCLE, at=at)
-    warm = AwsMetadata(lifecycle_state="Warmed:Hibernated").reply(request, at)
-    new = AwsMetadata(lifecycle_state=None).reply(request, at)
-    assert (warm.body, new.status) == (b"Warmed:Hibernated", 404)
+@pytest.mark.parametrize(
+    "state",
+    [
+        "InService",
+        "Terminated",
+        "Detached",
+        "Standby",
+        "Warmed:Hibernated",
+        "Warmed:Running",
+        "Warmed:Stopped",
+        "Warmed:Terminated",
+        None,  # a very new instance
+    ],
+)
+def test_a_group_may_move_a_machine_to_any_lifecycle_state(play, state):
+    told = replace(story("aws"), settings={"lifecycle_state": state})
+    answer = play(told).get(LIFECYCLE)
+    assert (answer.status_code, answer.text) == (200, state) or (
+        state is None and answer.status_code == 404
+    )
+    assert answer.headers["Content-Type"].startswith("text/plain") == bool(state)
 
 
 @pytest.mark.parametrize("action", ["terminate", "stop", "hibernate"])

@@ -185,13 +185,17 @@ def test_the_first_call_switches_the_service_on(play):
     assert len(events(wire)) == 1
 
 
-def test_a_day_without_a_request_switches_it_off_again(play):
-    wire = play("azure-first-call")
-    events(wire)
-    wire.clock.advance(86_401)
-    wire.service.reset()
+@pytest.mark.parametrize(("pause_s", "is_on"), [(86_399, True), (86_401, False)])
+def test_a_day_without_a_request_switches_it_off_again(play, pause_s, is_on):
+    wire = play("azure-first-call", announce=False)
+    for seconds in (0, 120, pause_s):
+        wire.clock.advance(seconds)
+        if seconds < pause_s:
+            assert events(wire) == []
     wire.service.announce()
-    assert events(wire) == []
+    assert len(events(wire)) == is_on
+    wire.clock.advance(120)
+    assert len(events(wire)) == 1
 
 
 def test_a_duplicated_notice_is_two_events_with_one_time(play):

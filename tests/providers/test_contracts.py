@@ -1,13 +1,23 @@
-"""Every documented fact of the three big providers has a test, which all wires must pass.
+"""Every documented fact of the providers has a test, which all wires must pass.
 
-The table names, for each fact, the tests that show it; the fourth table of facts, of the
-other providers, is `DOCUMENTED` in test_stories.py.
+The wires are `responses` in this process, loopback HTTP, the provider's own address where
+the probe redirects sockets, and that address for real, in a network namespace.
+
+The tables name, for each fact, the tests that show it. Providers without HTTP have one
+wire each, a signal or a file; how long each notice lasts is in test_stories.py too.
 """
 
 import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from spotchaos.providers import ADDRESSES
 
 HERE = Path(__file__).parent
 
@@ -48,7 +58,10 @@ AWS = {
         "rebalance_is_advice_with_a_time_and_no_spot_notice",
         "rebalance_may_come_before_the_notice",
     ],
-    "lifecycle state": ["the_lifecycle_state_is_the_one_it_moves_to"],
+    "lifecycle state": [
+        "the_lifecycle_state_is_the_one_it_moves_to",
+        "a_group_may_move_a_machine_to_any_lifecycle_state",
+    ],
     "maintenance": ["maintenance_is_a_list_of_events"],
     "other items": [
         "pollers_find_who_they_are",
@@ -121,6 +134,20 @@ AZURE = {
     "scope": ["all_machines_of_the_set_see_the_event_of_one"],
     "guarantee": ["a_preemption_is_scheduled_half_a_minute_ahead"],
 }
+OTHERS = {
+    "alibaba": [
+        "alibaba_names_the_release_five_minutes_ahead",
+        "alibaba_may_answer_with_nothing_until_then",
+        "alibaba_in_hardened_mode_wants_a_token",
+    ],
+    "tencent": ["tencent_shows_a_time_under_its_own_name"],
+    "oracle, metaflow": ["a_provider_that_writes_a_file_writes_it"],
+    "gke, nebius, yandex, coreweave, runpod, kubernetes, slurm": [
+        "a_provider_that_signals_sends_its_signal"
+    ],
+    "vast, verda, salad": ["a_provider_without_a_notice_just_takes_the_machine"],
+    "lambda, hetzner": ["a_provider_without_spot_machines_has_no_story"],
+}
 # What is no answer of a service, or is asked of one wire that the others lack.
 ELSEWHERE = {
     "a_built_in_address_leads_to_our_server",
@@ -129,10 +156,17 @@ ELSEWHERE = {
     "get_a_host_without_a_scheme",
     "eventbridge_tells_the_same",
     "orders_drive_a_server_at_run_time",
+    "a_provider_that_writes_a_file_writes_it",
+    "a_provider_that_signals_sends_its_signal",
+    "a_provider_without_a_notice_just_takes_the_machine",
+    "a_provider_without_spot_machines_has_no_story",
 }
+TABLES = {"aws": AWS, "gcp": GCP, "azure": AZURE, "others": OTHERS}
+PLAYED = ("aws", "gcp", "azure", "others", "scripts", "service")
+NUMBERS = {a for known in ADDRESSES.values() for a in known if a[0].isdigit()}
 ROWS = [
     pytest.param(shown_by, id=f"{provider}-{row}")
-    for provider, rows in (("aws", AWS), ("gcp", GCP), ("azure", AZURE))
+    for provider, rows in TABLES.items()
     for row, shown_by in rows.items()
 ]
 
@@ -146,6 +180,34 @@ def tests():
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.FunctionDef)
     }
+
+
+@pytest.mark.slow
+def test_every_fact_holds_at_the_real_address_as_well():
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare here")
+    allowed = ["unshare", "-r", "-n", "true"]
+    if subprocess.run(allowed, capture_output=True, check=False).returncode:
+        pytest.skip("network namespaces are not allowed here")
+    files = [str(HERE / f"test_{name}.py") for name in PLAYED]
+    code = (
+        "import os, sys; from spotchaos.launch.namespaces import bring_up_loopback;"
+        f" bring_up_loopback({sorted(NUMBERS)});"
+        " os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[1:]])"
+    )
+    options = ["-q", "-p", "no:cacheprovider", "-k", "real-address"]
+    done = subprocess.run(
+        ["unshare", "-r", "-n", sys.executable, "-c", code, *options, *files],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=HERE.parent.parent,
+        env={**os.environ, "SPOTCHAOS_TEST_ALONE": "1"},
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    passed = int(re.search(r"(\d+) passed", done.stdout)[1])
+    assert passed >= len(ROWS)
 
 
 @pytest.mark.parametrize("shown_by", ROWS)
