@@ -135,6 +135,7 @@ class Watch:
         self._stack: list[tuple[str | None, str]] = []
         self._above: dict[str, set[str]] = {}  # who imports each that is watched
         self._streams: dict[str, Any] = {}  # the global ones, as they were
+        self._threads: dict[str, str] = {}
         self._exec: Any = _LOADER.exec_module
         self._read: Any = _VARIABLES.__getitem__
         self._seed: Any = None
@@ -217,6 +218,7 @@ class Watch:
             self._above.setdefault(now, set()).update(self._leading())
             if is_outermost:
                 self._streams = dict(_global_streams())
+                self._threads = _native_threads()
             self._begin()
         try:
             execute()
@@ -272,6 +274,9 @@ class Watch:
     def _look_around(self, package: str) -> None:
         """Note what an import did besides; at the end of the outermost of them."""
         self._note_moved(package)
+        for thread, name in _native_threads().items():
+            if thread not in self._threads:
+                self._note(package, f"the thread {name}")
         why = None if self._is_unfit else self._unfit()
         if why is not None:
             self._is_unfit = True  # who did it a second time shows without the first
@@ -337,6 +342,26 @@ def _global_streams() -> Iterable[tuple[str, Any]]:
     is_whole = not getattr(getattr(torch, "__spec__", None), "_initializing", False)
     if generator is not None and is_whole and numpy is not None:
         yield "torch", hash(generator.get_state().numpy().tobytes())
+
+
+def _native_threads() -> dict[str, str]:
+    """Return ids and names of all threads, those that compiled modules start included.
+
+    Those of OpenBLAS, which has several where it may use several processors, and of
+    jemalloc take care of forks themselves.
+    """
+    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
+        return {}
+    found = {}
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/comm") as file:
+                name = file.read().strip()
+        except OSError:
+            continue  # it has just ended
+        if name != "jemalloc_bg_thd":
+            found[thread] = name
+    return found
 
 
 def _short(code: str) -> str:
