@@ -140,22 +140,15 @@ def own_at_start(package: str) -> list[str]:
 def preload(modules: list[str]) -> list[str]:
     """Import by name, in the order of the first run; return what could not be."""
     failed = []
-    null = open(os.devnull, "w")  # noqa: SIM115 - put back below
-    out, err = sys.stdout, sys.stderr
-    sys.stdout = sys.stderr = null
-    try:
-        for name in modules:
-            if name in sys.modules:
+    for name in modules:
+        if name in sys.modules:
+            continue
+        try:
+            if _is_own(name):
                 continue
-            try:
-                if _is_own(name):
-                    continue
-                importlib.import_module(name)
-            except BaseException:
-                failed.append(name)
-    finally:
-        sys.stdout, sys.stderr = out, err
-        null.close()
+            importlib.import_module(name)
+        except BaseException:
+            failed.append(name)
     return failed
 
 

@@ -88,6 +88,7 @@ def raised_for(
         if name not in without and not any(name.startswith(f"{w}.") for w in without)
     ]
     view = workspace.view(f"zygote-{secrets.token_hex(3)}")
+    isolation = isolation_in(view, program)
     try:
         return Zygote(
             start,
@@ -95,9 +96,10 @@ def raised_for(
             kept,
             workspace.scratch / "zygote.err",
             is_forecast=is_forecast,
-            isolation=isolation_in(view, program),
+            isolation=isolation,
             on_imported=view.close,
             has_ranks=bool(program.ranks or start.ranks),
+            folder=program.folder if isolation and isolation["root"] else None,
         )
     except ImportsDrewError as error:
         if turns == 0 or INDISPENSABLE in error.packages:
@@ -184,6 +186,7 @@ class Zygote:
             None: they run as they would on the machine.
         on_imported: called once, when it imports no more.
         has_ranks: the program has several, each with variables of its own.
+        folder: where it imports; None: where nothing of the user's is.
 
     Attributes:
         confirmed: names of findings about its forks that fresh processes showed as well.
@@ -206,6 +209,7 @@ class Zygote:
         isolation: Mapping[str, Any] | None = None,
         on_imported: Callable[[], None] = lambda: None,
         has_ranks: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self._on_imported: Callable[[], None] | None = on_imported
         self._lock = threading.Lock()
@@ -236,6 +240,9 @@ class Zygote:
             "modules": list(modules),
             "isolation": None if isolation is None else dict(isolation),
             "has_ranks": has_ranks,
+            "folder": None if folder is None else str(folder),
+            "argv": list(start.argv),
+            "command": start.command,
         }
         self.forecast = frozenset(modules)
         try:
@@ -321,7 +328,11 @@ class Zygote:
     def _answer(self, bound_s: float) -> dict[str, Any]:
         self._connection.settimeout(bound_s)
         try:
-            content = self._connection.recv(1 << 20)
+            try:
+                content = self._connection.recv(1 << 20)
+            except ConnectionResetError:
+                # It ended without reading what we sent; what it said comes after that.
+                content = self._connection.recv(1 << 20)
         except TimeoutError:
             raise HarnessError(
                 f"the zygote did not answer within {bound_s:g} s",

@@ -64,7 +64,6 @@ _preloaded: list[types.ModuleType] = []
 def main(connection: socket.socket) -> None:
     """Preload, then fork an attempt for each request until the harness is gone."""
     begin = json.loads(connection.recv(1 << 24))
-    streams = _look_of_streams()
     inside = _load(begin["inside"])
     folder = os.path.dirname(begin["inside"])
     imports = _load(os.path.join(folder, "importing.py"))
@@ -81,6 +80,9 @@ def main(connection: socket.socket) -> None:
     except OSError as error:
         _say(connection, reason=f"imports cannot be isolated: {error}")
         return
+    if begin["folder"] is not None:
+        os.chdir(begin["folder"])  # which imports may ask for, and look into
+    sys.argv, sys.orig_argv = list(begin["argv"]), list(begin["command"])
     warm = _probe(begin["package"])
     before, had = dict(os.environ), imports.descriptors()
     watch = draws.Watch(lambda: imports.unfit(had), has_ranks=begin["has_ranks"])
@@ -93,6 +95,8 @@ def main(connection: socket.socket) -> None:
     # Variables that imports set, which an import that is done already sets no more.
     changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
     reason = imports.unfit(had)
+    # What imports keep of the standard streams serves the forks: nothing may be in them.
+    _flush()
     _preloaded.extend(m for m in sys.modules.values() if m not in (sys, builtins))
     gc.collect()
     gc.freeze()
@@ -110,7 +114,7 @@ def main(connection: socket.socket) -> None:
         pid = os.fork()
         if pid == 0:
             connection.close()
-            request = {**json.loads(content), "streams": streams, "changed": changed}
+            request = {**json.loads(content), "changed": changed}
             _carry_out(inside, home, warm, guise, request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -179,9 +183,7 @@ def _carry_out(
 
         def body(environment: dict[str, str]) -> None:
             guise.put_on(started["command"], environment, started["name"])
-            _become(
-                started, {**request["changed"], **environment}, warm, request["streams"]
-            )
+            _become(started, {**request["changed"], **environment}, warm)
 
         status = inside.main(spec, body=body)
     finally:
@@ -195,13 +197,11 @@ def _become(
     started: dict[str, Any],
     environment: dict[str, str],
     warm: Any,
-    streams: dict[str, Any],
 ) -> NoReturn:
     """Run the program as a fresh interpreter would, and end as one would."""
     _close_ours()
     os.environ.clear()
     os.environ.update(environment)
-    _fresh_streams(streams)
     _fresh_chance()
     sys.argv = list(started["argv"])
     sys.orig_argv = list(started["command"])
@@ -323,45 +323,6 @@ def _run_script(path: str, source: bytes, module: types.ModuleType) -> None:
     )
     code = compile(source, path, "exec", dont_inherit=True)
     exec(code, module.__dict__)
-
-
-def _look_of_streams() -> dict[str, Any]:
-    """Return what the interpreter made of its variables and options for the streams."""
-    looks: dict[str, Any] = {}
-    for name in ("stdin", "stdout", "stderr"):
-        stream = getattr(sys, name)
-        looks[name] = {"encoding": stream.encoding, "errors": stream.errors}
-    looks["unbuffered"] = getattr(sys.stdout, "write_through", False)
-    return looks
-
-
-def _fresh_streams(looks: dict[str, Any]) -> None:
-    """Open the standard streams on the descriptors that they have now.
-
-    As `create_stdio` in CPython's `Python/pylifecycle.c` does.
-    """
-    unbuffered = looks["unbuffered"]
-    for number, name, mode in (
-        (0, "stdin", "r"),
-        (1, "stdout", "w"),
-        (2, "stderr", "w"),
-    ):
-        bare = unbuffered and mode == "w"
-        binary: Any = open(  # noqa: SIM115 - they stay open to the end
-            number, f"{mode}b", buffering=0 if bare else -1, closefd=False
-        )
-        raw = binary if bare else binary.raw
-        raw.name = f"<{name}>"
-        stream: Any = io.TextIOWrapper(
-            binary,
-            **looks[name],
-            newline="\n",
-            line_buffering=not unbuffered and (raw.isatty() or name == "stderr"),
-            write_through=unbuffered,
-        )
-        stream.mode = mode
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
 
 
 def _fresh_chance() -> None:

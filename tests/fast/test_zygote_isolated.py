@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -52,7 +53,7 @@ def run(place):
     views = []
 
     def run(program, warm):
-        view = place[0].view("isolated")
+        view = place[0].view(f"isolated-{len(views)}")
         views.append(view)
         attempt = launch(program, view, number=1, orders={}, warm=warm)
         try:
@@ -80,7 +81,7 @@ def test_files_that_an_import_writes_are_not_the_users(
     )
     program, warm = raise_zygote("writes", path=[packages])
     assert warm.zygote.failed == ()
-    assert not any(os.path.lexists(os.path.join("/", place)) for place in places)
+    assert not any(os.path.lexists(os.path.join(folder, place)) for place in places)
     # ... nor does the next attempt find them.
     (folder / "prog.py").write_text(
         f"import os, sys; print('writes' in sys.modules, *map(os.path.exists, {places!r}))"
@@ -137,3 +138,26 @@ def test_what_runs_when_the_interpreter_starts_cannot_run_again(
     )
     with pytest.raises(HarnessError, match="sitecustomize of your own runs when"):
         raise_zygote("json", path=[tmp_path])
+
+
+def test_imports_find_what_they_find_in_a_fresh_process(
+    place, packages, raise_zygote, run
+):
+    (packages / "looks.py").write_text(
+        "import os, sys\n"
+        "FOUND = os.getcwd(), os.listdir(), sys.argv, sys.orig_argv\n"
+        "STREAMS = sys.stdin, sys.stdout, sys.stderr\n"
+        "print('imported')\n"
+    )
+    source = (
+        "import sys; warm = 'looks' in sys.modules; import looks, os\n"
+        "print(looks.FOUND, looks.STREAMS == (sys.stdin, sys.stdout, sys.stderr))\n"
+        "print('kept', file=looks.STREAMS[1], flush=True); looks.STREAMS[2].write('too\\n')\n"
+        "sys.exit(0 if warm == (sys.argv[1:] == []) else 3)"
+    )
+    (place[0].folder / "prog.py").write_text(source)
+    program, warm = raise_zygote("looks", path=[packages])
+    forked = run(program, warm)
+    fresh = run(replace(program, command=(*program.command, "fresh")), None)
+    # What imports print is not printed again.
+    assert f"imported\n{forked}".split() == fresh.replace(", 'fresh']", "]").split()

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import threading
 
@@ -188,3 +189,15 @@ def test_variable_that_an_import_sets_is_there_in_forked_programs(
         assert attempt.output_tail == "1"
     finally:
         attempt.close()
+
+
+def test_what_a_zygote_said_before_it_ended_is_heard(raise_zygote):
+    _, _, warm = raise_zygote("json")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(b"nobody reads this, which resets the connection")
+        theirs.send(b'{"reason": "no way back"}')
+        theirs.close()
+        own, warm.zygote._connection = warm.zygote._connection, ours
+        assert warm.zygote._answer(1.0) == {"reason": "no way back"}
+        warm.zygote._connection = own
