@@ -49,6 +49,7 @@ _S3_ERRORS: Final = {
         "The difference between the request time and the server's time is too large.",
     ),
     "unknown": (400, "InvalidRequest", "The request is not valid."),
+    "missing": (400, "InvalidRequest", "The request is not valid."),
     "method": (
         405,
         "MethodNotAllowed",
@@ -110,7 +111,10 @@ class S3Dialect:
 
     def error(self, fault: str, operation: Operation) -> tuple[int, str, bytes]:
         status, code, message = _S3_ERRORS[fault]
-        if fault == "unknown" and operation.name in _S3_OF_UPLOADS:
+        is_complete = operation.name == "CompleteMultipartUpload"
+        if (fault == "missing" and is_complete) or (
+            fault in ("missing", "unknown") and operation.name in _S3_OF_UPLOADS
+        ):
             status, code, message = 404, "NoSuchUpload", "The upload does not exist."
         resource = escape(f"/{operation.bucket}/{operation.key}")
         body = (
@@ -141,6 +145,7 @@ _GS_ERRORS: Final = {
     "expired-token": (401, "authError", "Invalid Credentials"),
     "clock-skew": (403, "forbidden", "Request time is too skewed"),
     "unknown": (400, "invalid", "The request is not valid."),
+    "missing": (400, "invalid", "The request is not valid."),
     "error-body": (200, "backendError", "Backend Error"),
 }
 _GS_PATH: Final = re.compile(

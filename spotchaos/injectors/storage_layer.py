@@ -301,7 +301,9 @@ class StorageLayer:
             raise  # the client has gone, or sent what is no HTTP
         except Exception as error:
             log.info("the store does not understand %s: %r", operation.name, error)
-            status, content_type, body = self._dialect.error("unknown", operation)
+            # moto looks an upload up that has been aborted, or never was.
+            what = "missing" if isinstance(error, KeyError) else "unknown"
+            status, content_type, body = self._dialect.error(what, operation)
             return _send(start_response, status, content_type, body)
 
     def _half_of_answer(

@@ -94,6 +94,25 @@ def upload(client, *, parts=2, key="key"):
     client.upload_fileobj(body, "bucket", key, Config=IN_PARTS)
 
 
+def test_an_upload_that_was_aborted_cannot_be_gone_on_with(store, client):
+    upload_id = client.create_multipart_upload(Bucket="bucket", Key="k")["UploadId"]
+    which = {"Bucket": "bucket", "Key": "k", "UploadId": upload_id}
+    etag = client.upload_part(**which, PartNumber=1, Body=b"x")["ETag"]
+    client.abort_multipart_upload(**which)
+    parts = {"Parts": [{"ETag": etag, "PartNumber": 1}]}
+    for go_on in (
+        lambda: client.upload_part(**which, PartNumber=1, Body=b"x"),
+        lambda: client.complete_multipart_upload(**which, MultipartUpload=parts),
+        lambda: client.list_parts(**which),
+        lambda: client.abort_multipart_upload(**which),
+    ):
+        with pytest.raises(ClientError) as caught:
+            go_on()
+        answer = caught.value.response
+        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 404
+        assert answer["Error"]["Code"] == "NoSuchUpload"
+
+
 def test_without_a_fault_bytes_come_back_as_they_went(store, client):
     put(client, b"some bytes")
     assert client.get_object(Bucket="bucket", Key="key")["Body"].read() == b"some bytes"
@@ -425,7 +444,7 @@ def test_the_command_serves_alone_and_ends_cleanly(make_client):
         ("PUT", "/bucket/k?partNumber=x&uploadId=none", 404, "NoSuchUpload"),
         ("PUT", "/nowhere/k?partNumber=1&uploadId=none", 404, "NoSuchBucket"),
         ("POST", "/bucket?delete", 400, "InvalidRequest"),
-        ("POST", "/bucket/k?uploadId=none", 400, "InvalidRequest"),
+        ("POST", "/bucket/k?uploadId=none", 404, "NoSuchUpload"),
         ("PATCH", "/bucket/k", 405, "MethodNotAllowed"),
         ("BREW", "/", 405, "MethodNotAllowed"),
     ],
