@@ -136,6 +136,7 @@ class Watch:
         self._above: dict[str, set[str]] = {}  # who imports each that is watched
         self._streams: dict[str, Any] = {}  # the global ones, as they were
         self._threads: dict[str, str] = {}
+        self._place = ""
         self._exec: Any = _LOADER.exec_module
         self._read: Any = _VARIABLES.__getitem__
         self._seed: Any = None
@@ -219,6 +220,7 @@ class Watch:
             if is_outermost:
                 self._streams = dict(_global_streams())
                 self._threads = _native_threads()
+                self._place = os.getcwd()
             self._begin()
         try:
             execute()
@@ -274,6 +276,9 @@ class Watch:
     def _look_around(self, package: str) -> None:
         """Note what an import did besides; at the end of the outermost of them."""
         self._note_moved(package)
+        if os.getcwd() != self._place:
+            self._note(package, "the working folder")  # forks begin in their own
+            os.chdir(self._place)
         for thread, name in _native_threads().items():
             if thread not in self._threads:
                 self._note(package, f"the thread {name}")

@@ -11,6 +11,7 @@ import errno
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -96,6 +97,11 @@ def descriptors() -> dict[str, str]:
         except OSError:
             continue  # the listing's own
     return found
+
+
+def dispositions() -> dict[int, Any]:
+    """Return what Python does on each signal; None where it is no handler of Python's."""
+    return {int(number): signal.getsignal(number) for number in signal.valid_signals()}
 
 
 def _is_own(name: str) -> bool:

@@ -59,6 +59,7 @@ COMPUTING = (
 _OF_PACKAGES = ("site-packages", "dist-packages")
 
 _preloaded: list[types.ModuleType] = []
+_handlers: dict[int, Any] = {}  # of signals, set by imports
 
 
 def main(connection: socket.socket) -> None:
@@ -85,6 +86,7 @@ def main(connection: socket.socket) -> None:
     sys.argv, sys.orig_argv = list(begin["argv"]), list(begin["command"])
     warm = _probe(begin["package"])
     before, had = dict(os.environ), imports.descriptors()
+    dispositions = imports.dispositions()
     watch = draws.Watch(lambda: imports.unfit(had), has_ranks=begin["has_ranks"])
     with watch:
         failed = imports.preload(begin["modules"])
@@ -93,8 +95,11 @@ def main(connection: socket.socket) -> None:
             return  # nobody wants it
         failed += imports.preload(json.loads(rest)["modules"])
     # Variables that imports set, which an import that is done already sets no more.
-    changed = {k: v for k, v in os.environ.items() if before.get(k) != v}
+    changed = _changes(before, dict(os.environ))
     reason = imports.unfit(had)
+    # Likewise handlers, which a program has from its imports on.
+    found = imports.dispositions().items()
+    _handlers.update((n, h) for n, h in found if h is not None and dispositions[n] != h)
     # What imports keep of the standard streams serves the forks: nothing may be in them.
     _flush()
     _preloaded.extend(m for m in sys.modules.values() if m not in (sys, builtins))
@@ -119,6 +124,30 @@ def main(connection: socket.socket) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         connection.send(json.dumps({"pid": pid}).encode())
+
+
+def _changes(
+    before: dict[str, str], after: dict[str, str]
+) -> dict[str, list[str | None]]:
+    """Return what variables were and became, where imports changed them."""
+    return {
+        name: [before.get(name), after.get(name)]
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    }
+
+
+def _with_changes(
+    environment: dict[str, str], changed: dict[str, list[str | None]]
+) -> dict[str, str]:
+    """Return variables as imports leave them, of those that were for them what they are."""
+    found = dict(environment)
+    for name, (before, after) in changed.items():
+        if found.get(name) == before:
+            found.pop(name, None)
+            if after is not None:
+                found[name] = after
+    return found
 
 
 def _say(connection: socket.socket, *, reason: str | None, **more: Any) -> None:
@@ -183,7 +212,7 @@ def _carry_out(
 
         def body(environment: dict[str, str]) -> None:
             guise.put_on(started["command"], environment, started["name"])
-            _become(started, {**request["changed"], **environment}, warm)
+            _become(started, _with_changes(environment, request["changed"]), warm)
 
         status = inside.main(spec, body=body)
     finally:
@@ -210,6 +239,8 @@ def _become(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGPIPE", "SIGXFSZ"):  # an interpreter ignores them from its start
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number, handler in _handlers.items():
+        signal.signal(number, handler)
     _fresh_main_thread()
     module = types.ModuleType("__main__")
     module.__dict__.update(__annotations__={}, __builtins__=builtins)

@@ -27,6 +27,7 @@ DRAWING = {
     "through_another": "from draws_for_others import name\nRUN = name()\n",
     "imports_one": "import a_uuid\n",
     "a_native_thread": "import _thread, time\n_thread.start_new_thread(time.sleep, (600,))\n",
+    "elsewhere": "import os\nos.chdir('/usr')\n",
     "a_thread": "import threading\nthreading.Thread(target=threading.Event().wait,"
     " daemon=True).start()\n",
 }

@@ -161,3 +161,25 @@ def test_imports_find_what_they_find_in_a_fresh_process(
     fresh = run(replace(program, command=(*program.command, "fresh")), None)
     # What imports print is not printed again.
     assert f"imported\n{forked}".split() == fresh.replace(", 'fresh']", "]").split()
+
+
+def test_handlers_that_an_import_sets_are_there_in_forked_programs(
+    place, packages, raise_zygote, run
+):
+    (packages / "handles.py").write_text(
+        "import signal\n"
+        "def saves(number, frame): print('saves', number, flush=True)\n"
+        "for name in ('SIGTERM', 'SIGUSR1', 'SIGCHLD'):\n"
+        "    signal.signal(getattr(signal, name), saves)\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    )
+    (place[0].folder / "prog.py").write_text(
+        "import handles, os, signal\n"
+        "for name in ('SIGTERM', 'SIGINT', 'SIGUSR1', 'SIGCHLD'):\n"
+        "    os.kill(os.getpid(), getattr(signal, name))\n"
+        "print([str(signal.getsignal(n)) for n in (1, 2, 3, 13, 25)])\n"
+    )
+    program, warm = raise_zygote("handles", path=[packages])
+    forked = run(program, warm)
+    assert forked.count("saves") == 3
+    assert forked == run(program, None)

@@ -177,18 +177,32 @@ def test_import_that_fails_is_left_to_the_program(packages, raise_zygote, source
     assert warm.zygote.failed == (name,)
 
 
-def test_variable_that_an_import_sets_is_there_in_forked_programs(
+def test_variables_that_an_import_changes_are_so_in_forked_programs(
     place, packages, raise_zygote
 ):
-    (packages / "sets_one.py").write_text("import os; os.environ['SET'] = '1'\n")
-    program, view, warm = raise_zygote("sets_one")
-    (place[0].folder / "prog.py").write_text("import os; print(os.environ['SET'])\n")
-    attempt = launch(program, view, number=1, orders={}, warm=warm)
-    try:
-        assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
-        assert attempt.output_tail == "1"
-    finally:
-        attempt.close()
+    (packages / "changes.py").write_text(
+        "import os\n"
+        "os.environ.update(SET='1', PYTHONPATH=os.environ['PYTHONPATH'] + ':/more')\n"
+        "os.environ.pop('TEMP')\n"
+        "os.environ['TMPDIR'] = os.environ['TMPDIR'] + '/deeper'\n"
+    )
+    source = (
+        "import changes, os; own = os.environ;"
+        "print([own.get(n) for n in ('SET', 'PYTHONPATH', 'TEMP', 'TMP', 'TMPDIR')])\n"
+    )
+    said = []
+    for is_warm in (True, False):
+        program, view, warm = raise_zygote("changes")
+        (place[0].folder / "prog.py").write_text(source)
+        way = warm if is_warm else None
+        attempt = launch(program, view, number=1, orders={}, warm=way)
+        try:
+            assert attempt.wait(BOUND_S) == Exited(0), attempt.output_tail
+            said.append(attempt.output_tail)
+        finally:
+            attempt.close()
+    assert said[0] == said[1]
+    assert "/more" in said[0]
 
 
 def test_what_a_zygote_said_before_it_ended_is_heard(raise_zygote):
