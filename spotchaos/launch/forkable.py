@@ -41,6 +41,17 @@ class Start:
         what = ["-m", self.module] if self.module else [self.script or ""]
         return [self.word or self.interpreter, *self.flags, *what, *self.argv[1:]]
 
+    def beside(self, folder: Path) -> Path:
+        """Return the folder that comes first on the program's path.
+
+        Args:
+            folder: where the program runs.
+        """
+        if self.script is None:
+            return folder
+        script = (folder / self.script).resolve()
+        return script.parent if script.parent.is_dir() else folder
+
     def as_request(self) -> dict[str, Any]:
         return {
             "script": self.script,

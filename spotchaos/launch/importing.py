@@ -158,6 +158,25 @@ def preload(modules: list[str]) -> list[str]:
     return failed
 
 
+def hidden_in(folder: str) -> str | None:
+    """Say which module is another than the program finds beside itself; None: none is.
+
+    A program's own folder comes first on its path, also for what packages import.
+    """
+    own = {
+        name.partition(".py")[0]
+        for name in os.listdir(folder)
+        if name.endswith(".py")
+        or os.path.exists(os.path.join(folder, name, "__init__.py"))
+    }
+    for name in sorted(own.intersection(sys.modules)):
+        place = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)
+        beside = (folder, os.path.join(folder, name))
+        if place and os.path.dirname(os.path.realpath(place)) not in beside:
+            return f"the program's own {name} hides another that is imported in advance"
+    return None
+
+
 def unfit(had: dict[str, str]) -> str | None:
     """Say why nothing may be forked from here; None if all is well.
 

@@ -100,6 +100,7 @@ def raised_for(
             on_imported=view.close,
             has_ranks=bool(program.ranks or start.ranks),
             folder=program.folder if isolation and isolation["root"] else None,
+            beside=start.beside(program.folder),
         )
     except ImportsDrewError as error:
         if turns == 0 or INDISPENSABLE in error.packages:
@@ -187,6 +188,7 @@ class Zygote:
         on_imported: called once, when it imports no more.
         has_ranks: the program has several, each with variables of its own.
         folder: where it imports; None: where nothing of the user's is.
+        beside: the folder that comes first on the program's path.
 
     Attributes:
         confirmed: names of findings about its forks that fresh processes showed as well.
@@ -210,6 +212,7 @@ class Zygote:
         on_imported: Callable[[], None] = lambda: None,
         has_ranks: bool = False,
         folder: Path | None = None,
+        beside: Path = Path(os.devnull).parent,
     ) -> None:
         self._on_imported: Callable[[], None] | None = on_imported
         self._lock = threading.Lock()
@@ -243,6 +246,7 @@ class Zygote:
             "folder": None if folder is None else str(folder),
             "argv": list(start.argv),
             "command": start.command,
+            "beside": str(beside),
         }
         self.forecast = frozenset(modules)
         try:

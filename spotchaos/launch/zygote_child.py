@@ -96,7 +96,7 @@ def main(connection: socket.socket) -> None:
         failed += imports.preload(json.loads(rest)["modules"])
     # Variables that imports set, which an import that is done already sets no more.
     changed = _changes(before, dict(os.environ))
-    reason = imports.unfit(had)
+    reason = imports.unfit(had) or imports.hidden_in(begin["beside"])
     # Likewise handlers, which a program has from its imports on.
     found = imports.dispositions().items()
     _handlers.update((n, h) for n, h in found if h is not None and dispositions[n] != h)

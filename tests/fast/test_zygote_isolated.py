@@ -183,3 +183,17 @@ def test_handlers_that_an_import_sets_are_there_in_forked_programs(
     forked = run(program, warm)
     assert forked.count("saves") == 3
     assert forked == run(program, None)
+
+
+def test_a_module_beside_the_program_is_not_hidden_by_an_installed_one(
+    place, packages, raise_zygote
+):
+    (packages / "named_alike.py").write_text("OWN = False\n")
+    raise_zygote("named_alike", path=[packages])
+    own = place[0].folder / "named_alike"
+    own.mkdir()
+    (own / "nothing").touch()  # no package: the installed one is found
+    raise_zygote("named_alike", path=[packages])
+    (own / "__init__.py").touch()
+    with pytest.raises(HarnessError, match="own named_alike hides another"):
+        raise_zygote("named_alike", path=[packages])
