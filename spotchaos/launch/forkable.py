@@ -50,7 +50,8 @@ class Start:
         if self.script is None:
             return folder
         script = (folder / self.script).resolve()
-        return script.parent if script.parent.is_dir() else folder
+        beside = script if script.is_dir() else script.parent
+        return beside if beside.is_dir() else folder
 
     def as_request(self) -> dict[str, Any]:
         return {
