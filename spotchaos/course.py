@@ -299,6 +299,7 @@ class Course(Following):
         # Whoever makes no step in the second half of the window waits for something.
         looks_at_s = now_s + grace_s / 2
         seen: int | None = None
+        is_restarted = False
         while True:
             if self._send_what_is_due():
                 return
@@ -316,10 +317,17 @@ class Course(Following):
                 deadline_s = max(deadline_s, self._clock.monotonic() + LAUNCHER_S)
             if isinstance(event, Exited):
                 return
+            if not is_restarted and self._running.is_restarted():
+                # Whoever did that waits no longer: it is a start like any other.
+                is_restarted, peers = True, False
+                deadline_s = self._clock.monotonic() + self._hang_s
             is_end = isinstance(event, Halted) and self._is_end_of_window(
-                event, in_steps=self._counts_in_steps
+                event, in_steps=self._counts_in_steps and not is_restarted
             )
             if self._is_gone:
+                return
+            if is_restarted and self._clock.monotonic() >= deadline_s:
+                self._hang()
                 return
             if is_end or self._clock.monotonic() >= deadline_s:
                 if seen is not None and self._most_steps() == seen:

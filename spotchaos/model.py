@@ -257,6 +257,14 @@ class NoticePlayed:
 
 
 @dataclass(frozen=True, slots=True)
+class Restart:
+    """What ran between two starts of the ranks within one attempt."""
+
+    trace: AttemptTrace
+    began_at_s: float  # CLOCK_MONOTONIC; 0: with the attempt
+
+
+@dataclass(frozen=True, slots=True)
 class Sent:
     """A signal that the harness sent before the grace window ended."""
 
@@ -299,6 +307,8 @@ class Attempt:
     struck: tuple[Struck, ...] = ()
     stored: Stored | None = None  # None: there is no object store
     left: Left | None = None  # None: nobody looked
+    restarts: tuple[Restart, ...] = ()  # starts within it, until they are told apart
+    is_restart: bool = False  # begun by a launcher that outlived the attempt before
     stuck: bool = False  # once a rank was gone, no other one made a step until the end
 
 

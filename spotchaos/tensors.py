@@ -48,6 +48,8 @@ class Pinpointer:
 
     def locate(self, trial: Trial, plan: Plan, judgement: Judgement) -> Judgement:
         """Return the judgement with the tensor of its first divergence filled in."""
+        if len(trial.attempts) > len(plan.points) + 1:
+            return judgement  # some were started by a launcher, or by a scheduler
         for resume in judgement.resumes:
             divergence = resume.divergence
             if divergence is None or resume.joined is None:

@@ -33,8 +33,9 @@ from spotchaos.launch.workspace import View
 from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
 from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.plan import KillPoint, Plan
+from spotchaos.restarts import parted
 from spotchaos.stage import Stage, is_resume_point
-from spotchaos.trace.reading import read_attempt
+from spotchaos.trace.reading import read_attempt, read_restarts
 
 OPLOG_BOUND_S = 10.0
 # Between two starts of a program that failed by itself.
@@ -74,7 +75,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     with ExitStack() as resources:
         resources.callback(view.close)
         store = resources.enter_context(stage.new_store(points[0], with_faults=True))
-        for point in points:
+        for place, point in enumerate(points):
             if attempts and stage.settings.requeue_delay_s is not None:
                 stage.clock.sleep(stage.settings.requeue_delay_s)
             if attempts and stage.settings.lose == "machine":
@@ -87,11 +88,21 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
                 faults=() if attempts else stage.faults(point),
                 store=store,
             )
-            attempts.append(attempt)
-            stage.on_attempt(phase, attempt)
+            parts = parted(attempt, attempt.restarts)
+            attempts += parts
+            for part in parts:
+                stage.on_attempt(phase, part)
+            if len(parts) > 1 and parts[-1].ended is Ended.FINISHED:
+                # Its launcher has brought it to its end: there is nothing to resume.
+                left = [str(p) for p in points[place + 1 : -1]]
+                if left and plan.drawn:
+                    dropped += left
+                elif left:
+                    attempts[-1] = replace(parts[-1], reached=False)
+                break
             if point is not None and not attempt.reached:
                 if plan.drawn and len(attempts) > 1:
-                    dropped += [str(p) for p in points[len(attempts) - 1 : -1]]
+                    dropped += [str(p) for p in points[place:-1]]
                 break
             if point is not None and attempt.trouble is not None:
                 break
@@ -298,6 +309,9 @@ def _record(
         ended=course.ended(),
         exit_code=running.exit_code,
         trace=read_attempt(running.trace_folder),
+        restarts=()
+        if course.signalled_at_s is None
+        else read_restarts(running.trace_folder, struck_at_s=course.signalled_at_s),
         wall_s=running.wall_s,
         cpu_s=running.cpu_s,
         kill_point=course.landed,

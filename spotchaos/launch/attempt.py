@@ -21,8 +21,8 @@ from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
 from spotchaos.launch.freezing import Freezer, Stillness
 from spotchaos.launch.outer import Outer
-from spotchaos.launch.output import bound, denied_paths, tail
-from spotchaos.launch.process_tree import Process
+from spotchaos.launch.output import bound, denied_paths, keep_of, tail
+from spotchaos.launch.process_tree import Process, any_lives
 from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
 from spotchaos.launch.spec import STRUCK
@@ -103,6 +103,7 @@ class RunningAttempt:
         self._conversation = Conversation(folder / "s")
         self._freezer = Freezer(self.members, clock)
         self._pages = Pages(self.trace_folder)
+        self._before: frozenset[int] = frozenset()  # who trained at the first signal
         self._kept = False
 
     # --- beginning ---
@@ -265,11 +266,14 @@ class RunningAttempt:
         size = max((hello.world_size for hello in hellos), default=1)
         return {h.rank: h for h in hellos if h.world_size == size}
 
+    def _trainers(self) -> list[int]:
+        return [hello.host_pid for hello in self._ranks().values()]
+
     def ranks_alive(self) -> bool:
         """Tell whether any process that trains still lives."""
         with self._lock:
             self._pump(0.0)
-            return _alive([hello.host_pid for hello in self._ranks().values()])
+            return any_lives(self._trainers())
 
     def settle(self, kill_point: str, bound_s: float) -> bool:
         """Wait until every other rank holds at its own kill point, or is blocked.
@@ -380,8 +384,7 @@ class RunningAttempt:
         targets = self._targets(whom)
         number = signal.Signals[f"SIG{name}"]
         with self._lock:
-            ranks = {hello.host_pid for hello in self._ranks().values()}
-        self.told_rank = not ranks.isdisjoint(targets)
+            self.told_rank = not set(self._trainers()).isdisjoint(targets)
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)
@@ -390,6 +393,15 @@ class RunningAttempt:
         """Have sites counted anew, for what follows the first signal."""
         (self.folder / STRUCK).touch()
         self._pages.strike()
+        with self._lock:
+            self._before = frozenset(self._conversation.hellos)
+
+    def is_restarted(self) -> bool:
+        """Tell whether a launcher has begun the ranks anew since `tell_struck`."""
+        with self._lock:
+            self._pump(0.0)
+            now = self._trainers()
+        return bool(now) and self._before.isdisjoint(now) and any_lives(now)
 
     def go_on(self, rank: int | None = None, *, kill: str | None = None) -> None:
         """Release halted ranks.
@@ -414,7 +426,7 @@ class RunningAttempt:
         if whom != "all":
             targets = self._targets(whom)
             process_tree.send(targets, signal.SIGKILL)
-            self._until(lambda: not _alive(targets), END_BOUND_S, "lose a process")
+            self._until(lambda: not any_lives(targets), END_BOUND_S, "lose a process")
             return
         self._reclaimed = True
         if self._init is not None and not self._gone:
@@ -483,14 +495,7 @@ class RunningAttempt:
     def _keep(self) -> None:
         """Copy trace and output to where the user wants them kept."""
         keep = self.view.workspace.keep
-        if keep is None or self._kept:
-            return
-        self._kept = True
-        target = keep / self.view.name / self.folder.name.replace("a", "attempt-")
-        shutil.copytree(self.trace_folder, target, dirs_exist_ok=True)
-        with contextlib.suppress(OSError):
-            shutil.copyfile(self.folder / "output", target / "output")
-
-
-def _alive(pids: Sequence[int]) -> bool:
-    return any(process_tree.read_process(pid) is not None for pid in pids)
+        if keep is not None and not self._kept:
+            self._kept = True
+            name = self.folder.name.replace("a", "attempt-")
+            keep_of(self.folder, keep / self.view.name / name)

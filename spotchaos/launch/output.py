@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import re
+import shutil
 from pathlib import Path
 
 TAIL_LINES = 60
@@ -43,3 +44,10 @@ def bound(path: Path) -> None:
         with path.open("r+b") as file:
             length = ctypes.c_int64(status.st_size - TAIL_BYTES)
             _libc.fallocate64(file.fileno(), _PUNCH, ctypes.c_int64(0), length)
+
+
+def keep_of(folder: Path, target: Path) -> None:
+    """Copy the trace of an attempt, and what it printed, to where the user wants them."""
+    shutil.copytree(folder / "trace", target, dirs_exist_ok=True)
+    with contextlib.suppress(OSError):
+        shutil.copyfile(folder / "output", target / "output")

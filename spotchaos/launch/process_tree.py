@@ -148,3 +148,8 @@ def _can_hold_a_process(group: Path) -> bool:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def any_lives(pids: Iterable[int]) -> bool:
+    """Tell whether any of these processes, by pid here, lives."""
+    return any(read_process(pid) is not None for pid in pids)

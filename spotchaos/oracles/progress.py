@@ -19,6 +19,14 @@ REFUSED_BY_TORCH = "Weights only load failed"
 STUCK_AFTER = 3
 
 
+# Since torch 2.4 the ranks meet in the store of torchrun itself, which outlives them.
+SHARED_STORE = (
+    "ranks that torchrun restarts may find the addresses of those before them in the store"
+    " that it shares with them: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 (pytorch issue"
+    " 135712), or let the scheduler start the whole job again"
+)
+
+
 def judge_progress(case: Case) -> Iterator[Finding]:
     """Name resumes that fail, hang, begin in the wrong place or end in the wrong one."""
     for link in case.links:
@@ -55,12 +63,20 @@ def _hang(link: Link) -> Finding:
     return Finding(
         "hang",
         f"attempt {link.number} made no progress {done} and never ended{waits}",
-        hint="look at the stacks: a collective that other ranks have left, a lock file or"
+        hint=SHARED_STORE
+        if _met_no_peer(link)
+        else "look at the stacks: a collective that other ranks have left, a lock file or"
         " a queue whose writer is gone; give every wait a bound",
         attempt=link.number,
         step=link.end,
         where=where,
     )
+
+
+def _met_no_peer(link: Link) -> bool:
+    """Tell whether ranks that a launcher restarted did not get as far as a step."""
+    size = link.attempt.trace.world_size
+    return link.attempt.is_restart and not link.trained and size > 1
 
 
 def _ended_badly(link: Link) -> bool:
@@ -110,7 +126,9 @@ def _failed(case: Case, link: Link) -> Iterator[Finding]:
             if case.baseline.control is not None and not link.trained
             else ""
         ),
-        hint="it must find and load the newest whole checkpoint whatever the kill left"
+        hint=SHARED_STORE
+        if _met_no_peer(link)
+        else "it must find and load the newest whole checkpoint whatever the kill left"
         " beside it: write to a temporary name and rename, skip what is not whole, fall"
         " back to the one before",
         attempt=link.number,

@@ -181,3 +181,15 @@ def test_a_rank_that_lags_behind_does_so_in_every_attempt_of_a_trial(strike):
     first, second = attempts
     assert first.trace.ranks[0].completed == 4
     assert second.trace.completed == 12 - 4
+
+
+@pytest.mark.ddp
+def test_a_launcher_that_restarts_the_ranks_is_a_supervisor(strike, monkeypatch):
+    """What it starts anew resumes within the attempt, and nothing is left to resume."""
+    # Ranks that share torchrun's store may meet the addresses of those before them.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    launcher = (*TORCHRUN, "--max-restarts", "3")
+    first, second = strike(RANKS, "rank:1", "step-end:6", launcher=launcher)
+    assert (first.trace.completed, first.exit_code) == (6, None)
+    assert second.is_restart
+    assert (second.trace.completed, second.exit_code) == (12 - 4, 0)
