@@ -17,6 +17,8 @@ from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
 from spotchaos.failing import failure_of, kept_from
+from spotchaos.injectors.disks import DiskFault
+from spotchaos.injectors.program_store import is_storage_fault
 from spotchaos.landscape import (
     control_step,
     existing_checkpoints,
@@ -215,7 +217,10 @@ class _Builder:
         available, reason = supervisor_available()
         if not available:
             self._notes.append(
-                Note("inside-save-left-out", f"file sites are off: {reason}")
+                Note(
+                    "inside-save-left-out",
+                    f"file sites are off: {reason}{self._by_python()}",
+                )
             )
             return self._run("light run", orders=LIGHT)
         light = self._run("light run", orders=LIGHT, files=RECORDED)
@@ -229,10 +234,21 @@ class _Builder:
                 "inside-save-left-out",
                 "file sites are off: the program does not end well when its file"
                 f" operations are recorded (status {light.exit_code})"
-                + (f": {why}" if why else ""),
+                + (f": {why}" if why else "")
+                + self._by_python(),
             )
         )
         return self._run("light run", orders=LIGHT)
+
+    def _by_python(self) -> str:
+        """Say where faults strike instead, if there are any."""
+        faults = [f for f in self._stage.settings.fault if not is_storage_fault(f)]
+        if not any(DiskFault.parse(text).is_supervised for text in faults):
+            return ""
+        return (
+            "; faults strike where Python opens, renames, links or syncs a checkpoint, and"
+            " count that: what compiled code writes by itself goes through"
+        )
 
     def _keep_log(self, path: Path) -> None:
         """Read the op log while its files are there."""

@@ -23,6 +23,11 @@ from spotchaos.injectors.program_store import (
     step_struck_by,
     store_wanted,
 )
+from spotchaos.injectors.python_faults import (
+    PythonRule,
+    python_rule_of,
+    step_struck_in_python,
+)
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.launch.forkable import Start, start_of
@@ -30,12 +35,15 @@ from spotchaos.launch.notify_rules import Rule
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote
-from spotchaos.model import Attempt
+from spotchaos.model import Attempt, SaveMark
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence.oplog import OpLog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.providers.stories import Story, story
 from spotchaos.settings import Settings
+
+# A fault of the disk, with the rule by which it strikes a run; None: it strikes at rest.
+RuledFault = tuple[DiskFault, Rule | PythonRule | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +187,9 @@ class Stage:
             clock=self.clock,
         )
 
-    def faults(self, point: KillPoint | None) -> list[tuple[DiskFault, Rule | None]]:
-        """Return the faults of the disk, with the rule of each that is supervised."""
-        found: list[tuple[DiskFault, Rule | None]] = []
+    def faults(self, point: KillPoint | None) -> list[RuledFault]:
+        """Return the faults of the disk, with the rule of each that strikes a run."""
+        found: list[RuledFault] = []
         for text in self.settings.fault:
             if is_storage_fault(text):
                 continue
@@ -189,19 +197,32 @@ class Stage:
             if not fault.is_supervised:
                 found.append((fault, None))
                 continue
-            if self.log is None or self.recorded is None:
-                raise HarnessError(
-                    f"the fault {text!r} needs file sites, which are off here",
-                    hint="ask `spotchaos doctor` why",
-                )
             before = None
             if point is not None and point.site == "step-end":
                 before = point.occurrence
+            if self.log is None or self.recorded is None:
+                by_python = python_rule_of(fault, self._saves(), before=before)
+                found.append((fault, by_python))
+                continue
             rule = rule_of(
                 fault, self.log, self.recorded, patterns=self.patterns, before=before
             )
             found.append((fault, rule))
         return found
+
+    def _saves(self) -> list[SaveMark]:
+        """Return the saves of the uninterrupted run, of its first rank."""
+        whole = self.finished_attempt
+        ranks = {} if whole is None else whole.trace.ranks
+        return list(ranks[min(ranks)].saves) if ranks else []
+
+    def step_struck(self, rule: Rule | PythonRule) -> int | None:
+        """Return after how many steps a fault would first strike; None: never."""
+        if isinstance(rule, PythonRule):
+            return step_struck_in_python(rule, self._saves())
+        if self.log is None or self.recorded is None:
+            return None
+        return step_struck(rule, self.log, self.recorded)
 
     def new_view(self, name: str) -> View:
         """Return a private copy-on-write view of the program's folder."""
@@ -241,8 +262,8 @@ def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
     saves = [step for step, _ in land.saves if 0 < step < land.horizon]
     steps: list[int] = []
     for fault, rule in stage.faults(None):
-        if rule is not None and stage.log is not None and stage.recorded is not None:
-            struck = step_struck(rule, stage.log, stage.recorded)
+        if rule is not None:
+            struck = stage.step_struck(rule)
             steps.append(land.horizon if struck is None else struck + 1)
         elif fault.name == "clock-skew" and len(saves) > 1:
             second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)

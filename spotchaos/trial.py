@@ -16,7 +16,6 @@ from spotchaos.clock import Clock
 from spotchaos.course import Course
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import (
-    DiskFault,
     seen_in,
     strike_at_rest,
 )
@@ -25,6 +24,7 @@ from spotchaos.injectors.program_store import (
     ProgramStore,
     with_uploads,
 )
+from spotchaos.injectors.python_faults import PythonRule, seen_by_probe
 from spotchaos.launch.attempt import RunningAttempt
 from spotchaos.launch.notify_rules import Rule
 from spotchaos.launch.spec import FileOrders
@@ -34,7 +34,7 @@ from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
 from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.plan import KillPoint, Plan
 from spotchaos.restarts import parted
-from spotchaos.stage import Stage, is_resume_point
+from spotchaos.stage import RuledFault, Stage, is_resume_point
 from spotchaos.trace.reading import read_attempt, read_restarts
 
 OPLOG_BOUND_S = 10.0
@@ -169,7 +169,7 @@ def run_attempt(
     quiet: bool = False,
     files: FileOrders | None = None,
     oplog: Callable[[Path], None] | None = None,
-    faults: Sequence[tuple[DiskFault, Rule | None]] = (),
+    faults: Sequence[RuledFault] = (),
     store: ProgramStore | None = None,
 ) -> Attempt:
     """Launch the program once, interrupt it at `point`, and read what it left.
@@ -213,7 +213,10 @@ def run_attempt(
     is_slow = (bool(earlier) or point is not None) and not quiet
     if is_slow:
         wanted["slow"] = stage.settings.slow_rank
-    rules = [(fault, rule) for fault, rule in faults if rule is not None]
+    rules = [(fault, rule) for fault, rule in faults if isinstance(rule, Rule)]
+    by_python = [(f, rule) for f, rule in faults if isinstance(rule, PythonRule)]
+    if by_python:
+        wanted["faults"] = [rule.order() for _, rule in by_python]
     if rules:
         files = replace(
             files or FileOrders(), rules=tuple(str(rule) for _, rule in rules)
@@ -270,6 +273,7 @@ def run_attempt(
             if oplog is not None:
                 oplog(running.oplog)
             struck = seen_in(running.oplog, rules) if rules else []
+            struck += seen_by_probe(running.trace_folder, by_python)
         finally:
             running.close()
     for fault, rule in faults:

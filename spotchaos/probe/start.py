@@ -18,6 +18,7 @@ from spotchaos.probe.hooks import HOOKS
 from spotchaos.probe.imports import Finder
 from spotchaos.probe.lines import LINES
 from spotchaos.probe.redirect import install
+from spotchaos.probe.refusals import Refusals
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
@@ -64,6 +65,8 @@ def watch() -> None:
     watch_exit()
     watch_hang()
     watch_files()
+    if SESSION.orders["faults"]:
+        Refusals(SESSION.orders["faults"]).install()
     if SESSION.orders["frames"]:
         try:
             LINES.begin(SESSION.orders["frames"])

@@ -89,6 +89,7 @@ ORDERS: dict[str, Any] = {
     "record": None,  # path of an op log: write what Python can see of file ops there
     "then": [],  # "SITE:N" or "SITE:N@R", counted from when the page says "struck"
     "slow": None,  # [rank, seconds]: that rank waits so long at each step and each save
+    "faults": [],  # what Python is to refuse, see probe/refusals.py
     "allow_network": True,  # False: the probe refuses what is not loopback
 }
 
