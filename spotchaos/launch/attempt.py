@@ -33,8 +33,7 @@ from spotchaos.launch.zygote import Warm
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
 START_BOUND_S = 60.0
 END_BOUND_S = 20.0
-LOOK_EVERY_S = 10.0  # at the size of the output
-POLL_S = 0.01
+LOOK_EVERY_S, POLL_S = 10.0, 0.01  # at the size of the output; at what settles
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +389,7 @@ class RunningAttempt:
         return process_tree.send(targets, number)
 
     def tell_struck(self) -> None:
-        """Have sites counted anew, for what follows the first signal."""
+        """Count sites and ranks anew, for what follows the first signal."""
         (self.folder / STRUCK).touch()
         self._pages.strike()
         with self._lock:

@@ -1,4 +1,4 @@
-"""A second SIGTERM is noted, and the save that the first one asked for goes on."""
+"""No flaw: a second SIGTERM is noted, and the save of the first goes on."""
 
 import os
 import signal
