@@ -43,7 +43,7 @@ def can_be_asked(specimen: Specimen, program: Path) -> bool:
     which nothing reaches a real one; and its weights must be called `model`.
     """
     source = program.read_text(encoding="utf-8")
-    beyond = {"notice", "fault", "lose", "durable", "to", "exit-code"}
+    beyond = {"notice", "fault", "lose", "durable", "to", "then", "exit-code"}
     return (
         specimen.ranks is None
         and specimen.options.get("signal", "TERM") == "TERM"
