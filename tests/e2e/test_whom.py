@@ -43,7 +43,7 @@ for epoch in range(step // 6, 3):
 """
 
 
-# Each step after the kill point takes long enough for those that live on to be seen.
+# What is left after the kill point takes longer than processes may to follow the first.
 RANKS = """
 import os, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -61,7 +61,7 @@ while step < 12:
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank))
     opt.zero_grad(); ddp(x).square().mean().backward(); opt.step()
     step += 1
-    if step > 6: time.sleep(1)
+    if step > 6: time.sleep(2.5)
     if step % 4 == 0 and rank == 0:
         state = {"model": model.state_dict(), "opt": opt.state_dict(), "step": step}
         torch.save(state, "last.tmp"); os.replace("last.tmp", "last.pt")
