@@ -60,6 +60,15 @@ def storing(request, tmp_path_factory):
         pytest.param({"signal": "TERM"}, id="term"),
         pytest.param({"signal": "STOP"}, id="stop"),
         *(
+            pytest.param({"signal": name}, id=name.lower())
+            for name in ("INT", "HUP", "USR1", "USR2")
+        ),
+        *(
+            pytest.param({"signal": name, "to": whom}, id=f"{name}-{whom}".lower())
+            for name in ("KILL", "TERM", "STOP")
+            for whom in ("leader", "group", "rank:0")
+        ),
+        *(
             pytest.param({"signal": "TERM", "then": (then,)}, id=f"term-{then}")
             for then in (
                 "TERM@save-begin",
