@@ -25,6 +25,8 @@ from spotchaos.settings import NOT_YET, Settings
 # The reference trainer, in the interpreter that runs us.
 REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")
 REFERENCE_RANKS = 2
+# Whose notices it can be told to watch for.
+WATCHED = ("aws", "gcp", "azure", "alibaba")
 
 
 class Command(click.Command):
@@ -109,6 +111,10 @@ def read_arguments(
     values = {**from_file, **given_values(given)}
     if not program:
         program = REFERENCE
+        # By itself it sees from variables alone where it runs, and Azure sets none.
+        provider = str(values.get("notice") or "").partition("-")[0]
+        if provider in WATCHED:
+            program = (*program, "--watch", provider)
         # Ranks that we start can be forked; a launcher's own children cannot.
         values.setdefault("ranks", REFERENCE_RANKS)
     settings = make_settings(

@@ -35,6 +35,18 @@ def test_without_a_program_it_is_the_reference_trainer(spotchaos, campaign):
     assert campaign.settings.command == expected
 
 
+@pytest.mark.parametrize(
+    ("story", "watched"),
+    [("azure", "azure"), ("aws-rebalance", "aws"), ("slurm", None)],
+)
+def test_the_reference_trainer_watches_for_the_notice_that_is_played(
+    spotchaos, campaign, story, watched
+):
+    spotchaos("run", "--notice", story)
+    more = () if watched is None else ("--watch", watched)
+    assert campaign.settings.command[5:] == more
+
+
 def test_options_become_settings(spotchaos, campaign, tmp_path):
     spotchaos(
         "run",
