@@ -34,7 +34,7 @@ CLIENT = """
 
 ANSWERS = {
     "/metadata/scheduledevents": (200, '{"DocumentIncarnation": 1, "Events": []}'),
-    "/computeMetadata/v1/instance/preempted": (200, "FALSE"),
+    "/computeMetadata/v1/instance/": (200, '{"preempted": "FALSE"}'),
     "/latest/api/token": (200, "token"),
 }
 

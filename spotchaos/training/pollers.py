@@ -151,12 +151,14 @@ class AwsPoller:
 
 
 class GcpPoller:
-    """Google Cloud: a hanging GET on `instance/preempted`, and the maintenance event.
+    """Google Cloud: a hanging GET on `instance/`, which tells of preemption and maintenance.
 
-    The answer comes when the value changes; its ETag says what is known already.
+    The answer comes when a value changes; its ETag says what is known already. A live
+    migration is no order: the machine stays.
 
     Source: Compute docs, "View and query VM metadata", "Create and use Spot VMs"; the
-    variable GCE_METADATA_HOST of Google's clients. Spot VMs end 30 s after the change.
+    variable GCE_METADATA_HOST of Google's clients. Spot VMs end 30 s after the change, and a
+    host's maintenance that terminates them begins after 60 s.
 
     Args:
         base_url: of the service; `http://` and GCE_METADATA_HOST by default.
@@ -166,6 +168,8 @@ class GcpPoller:
     """
 
     GRACE_S = 30.0
+    MAINTENANCE_S = 60.0
+    PATH = "/computeMetadata/v1/instance/"
 
     def __init__(
         self, base_url: str | None = None, *, hang_s: float = 30.0,
@@ -180,25 +184,34 @@ class GcpPoller:
         self._etag = "0"
 
     def ask(self) -> Sighting | None:
-        path = "/computeMetadata/v1/instance/preempted"
         response = self._http(
-            "GET", path, headers={"Metadata-Flavor": "Google"},
+            "GET", self.PATH, headers={"Metadata-Flavor": "Google"},
             timeout_s=self.hang_s + self._timeout_s,
-            params=self._waiting(),
+            params={"recursive": "true", **self._waiting()},
         )  # fmt: skip
         if response.status == 404:
             return None
         if response.status != 200:
-            raise PollError(f"GET {path}: status {response.status}")
+            raise PollError(f"GET {self.PATH}: status {response.status}")
         if response.headers.get("Metadata-Flavor") != "Google":
             raise PollError("whoever answered is not Google's metadata server")
+        try:
+            instance = json.loads(response.text)
+            preempted = str(instance.get("preempted", "FALSE"))
+            maintenance = str(instance.get("maintenanceEvent", "NONE"))
+        except (ValueError, AttributeError):
+            raise PollError(f"GET {self.PATH}: no JSON object") from None
         self._etag = response.headers.get("ETag", "0")
-        if response.text.strip() != "TRUE":
-            return None
-        deadline = datetime.fromtimestamp(
-            self._clock.now().timestamp() + self.GRACE_S, UTC
-        )
-        return Sighting("gcp", is_order=True, deadline=deadline, detail="preempted")
+        if preempted == "TRUE":
+            return self._order(self.GRACE_S, "preempted")
+        if maintenance.startswith(("TERMINATE", "SHUTDOWN")):  # the older sample
+            return self._order(self.MAINTENANCE_S, maintenance)
+        return None
+
+    def _order(self, grace_s: float, detail: str) -> Sighting:
+        now_s = self._clock.now().timestamp()
+        deadline = datetime.fromtimestamp(now_s + grace_s, UTC)
+        return Sighting("gcp", is_order=True, deadline=deadline, detail=detail)
 
     def _waiting(self) -> dict[str, str]:
         if self.hang_s < 1.0:

@@ -20,7 +20,9 @@ from spotchaos.training.pollers import (
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 TOKEN = "/latest/api/token"
-PREEMPTED = "/computeMetadata/v1/instance/preempted"
+INSTANCE = "/computeMetadata/v1/instance/"
+PREEMPTED = '{"preempted": "TRUE", "maintenanceEvent": "NONE"}'
+QUIET = '{"preempted": "FALSE", "maintenanceEvent": "NONE"}'
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE = "2026-01-01T00:02:00Z"
 LIMIT_S = 20
@@ -180,7 +182,7 @@ def test_the_documented_variables_redirect_the_pollers(service, monkeypatch):
     service.answers[ACTION] = order()
     assert AwsPoller(clock=ManualClock(NOW)).ask().is_order
     monkeypatch.setenv("GCE_METADATA_HOST", service.url.removeprefix("http://"))
-    service.answers[PREEMPTED] = (200, "TRUE", {"Metadata-Flavor": "Google"})
+    service.answers[INSTANCE] = (200, PREEMPTED, {"Metadata-Flavor": "Google"})
     assert GcpPoller().ask().is_order
 
 
@@ -189,12 +191,12 @@ def test_the_documented_variables_redirect_the_pollers(service, monkeypatch):
 
 def test_gcp_waits_for_a_change_from_what_it_knows(service):
     google = {"Metadata-Flavor": "Google", "ETag": "e1"}
-    service.answers[PREEMPTED] = (200, "FALSE", google)
+    service.answers[INSTANCE] = (200, QUIET, google)
     poller = GcpPoller(service.url)
     assert poller.ask() is None
     assert "last_etag=0" in service.query
     assert "wait_for_change=true" in service.query
-    service.answers[PREEMPTED] = (200, "TRUE", {**google, "ETag": "e2"})
+    service.answers[INSTANCE] = (200, PREEMPTED, {**google, "ETag": "e2"})
     clock_before = datetime.now(UTC)
     sighting = poller.ask()
     assert "last_etag=e1" in service.query
@@ -203,15 +205,40 @@ def test_gcp_waits_for_a_change_from_what_it_knows(service):
     assert service.log[-1][2]["metadata-flavor"] == "Google"
 
 
+@pytest.mark.parametrize(
+    ("event", "is_order"),
+    [
+        ("TERMINATE_ON_HOST_MAINTENANCE", True),
+        ("SHUTDOWN_ON_HOST_MAINTENANCE", True),
+        ("MIGRATE_ON_HOST_MAINTENANCE", False),
+    ],
+)
+def test_gcp_maintenance_that_ends_the_machine_is_an_order(service, event, is_order):
+    told = {"preempted": "FALSE", "maintenanceEvent": event}
+    service.answers[INSTANCE] = (200, json.dumps(told), {"Metadata-Flavor": "Google"})
+    sighting = GcpPoller(service.url, clock=ManualClock(NOW)).ask()
+    assert (sighting is not None) is is_order
+    if sighting is not None:
+        assert sighting.is_order
+        assert sighting.deadline == NOW + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("body", ["TRUE", "[]", "", '"x"'])
+def test_gcp_what_is_no_instance_is_an_error(service, body):
+    service.answers[INSTANCE] = (200, body, {"Metadata-Flavor": "Google"})
+    with pytest.raises(PollError, match="no JSON object"):
+        GcpPoller(service.url).ask()
+
+
 @pytest.mark.parametrize("status", [403, 503])
 def test_gcp_errors_are_errors(service, status):
-    service.answers[PREEMPTED] = (status, "", {"Metadata-Flavor": "Google"})
+    service.answers[INSTANCE] = (status, "", {"Metadata-Flavor": "Google"})
     with pytest.raises(PollError, match=f"status {status}"):
         GcpPoller(service.url).ask()
 
 
 def test_gcp_a_stranger_is_not_believed(service):
-    service.answers[PREEMPTED] = (200, "TRUE", {})
+    service.answers[INSTANCE] = (200, PREEMPTED, {})
     with pytest.raises(PollError, match="not Google"):
         GcpPoller(service.url).ask()
 
