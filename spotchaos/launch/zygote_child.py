@@ -86,6 +86,8 @@ def main(connection: socket.socket) -> None:
     sys.argv, sys.orig_argv = list(begin["argv"]), list(begin["command"])
     warm = _probe(begin["package"])
     before, had = dict(os.environ), imports.descriptors()
+    # A job in the background ignores SIGINT from its start: no attempt does.
+    _fresh_signals()
     dispositions = imports.dispositions()
     watch = draws.Watch(lambda: imports.unfit(had), has_ranks=begin["has_ranks"])
     with watch:
@@ -222,6 +224,15 @@ def _carry_out(
 # --- the program -----------------------------------------------------------------------
 
 
+def _fresh_signals() -> None:
+    """React to signals as an interpreter does that was started with none ignored."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in ("SIGPIPE", "SIGXFSZ"):  # an interpreter ignores them from its start
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
 def _become(
     started: dict[str, Any],
     environment: dict[str, str],
@@ -234,11 +245,7 @@ def _become(
     _fresh_chance()
     sys.argv = list(started["argv"])
     sys.orig_argv = list(started["command"])
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
-        signal.signal(getattr(signal, name), signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in ("SIGPIPE", "SIGXFSZ"):  # an interpreter ignores them from its start
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    _fresh_signals()
     for number, handler in _handlers.items():
         signal.signal(number, handler)
     _fresh_main_thread()

@@ -104,7 +104,7 @@ def test_a_provider_that_writes_a_file_writes_it(tmp_path, name, lasts_s):
     watcher.start()
     (notice,) = injector.fire()
     assert (notice.reclaim_at - notice.announced_at).total_seconds() == lasts_s
-    assert appeared.wait(10)
+    assert appeared.wait(60)
     watcher.join()
     injector.disarm()
 
