@@ -14,7 +14,7 @@ from functools import partial
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.following import LOOK_S, SETTLE_S, Following
-from spotchaos.followups import FollowUp, in_turn
+from spotchaos.followups import FollowUp, ranks_in_order
 from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.launch.attempt import Exited, Halted, RunningAttempt
 from spotchaos.launch.workspace import View
@@ -135,7 +135,7 @@ class Course(Following):
         self._mark()
         alone = self._keep_launcher_out()
         told, stagger_s = self._settings.to, self._settings.stagger_s
-        act_on = [told] if stagger_s is None else in_turn(told)
+        act_on = [told] if stagger_s is None else ranks_in_order(told)
         for turn, whom in enumerate(act_on):
             if turn == 0:
                 act(whom)
@@ -182,16 +182,19 @@ class Course(Following):
     def _next_due_s(self) -> float:
         """When the next signal that follows by time is due; infinity: there is none."""
         began_s = self.signalled_at_s
-        waits_s = [f.point.after_s for f in self._follow_ups if f.point.after_s]
-        if began_s is None or not waits_s:
+        if began_s is None:
             return math.inf
-        return began_s + min(waits_s)
+        return began_s + min((wait_s for wait_s, _ in self._timed()), default=math.inf)
+
+    def _timed(self) -> list[tuple[float, FollowUp]]:
+        """Return what follows by time, each with its seconds from the first signal."""
+        given = [(one.point.after_s, one) for one in self._follow_ups]
+        return [(wait_s, one) for wait_s, one in given if wait_s is not None]
 
     def _send_what_is_due(self) -> bool:
         """Send what follows by time; tell whether that took the machine away."""
         while self._clock.monotonic() >= self._next_due_s():
-            timed = [f for f in self._follow_ups if f.point.after_s]
-            self._follow_up(min(timed, key=lambda f: f.point.after_s or 0.0))
+            self._follow_up(min(self._timed(), key=lambda timed: timed[0])[1])
         return self._is_gone
 
     def _is_end_of_window(self, event: Halted, *, in_steps: bool) -> bool:

@@ -2,69 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from spotchaos.model import Attempt, Ended, Restart
+from spotchaos.model import Attempt, Ended, Stored
+
+# The strike belongs to the first start, and how it all ended to the last one.
+_NOT_FIRST: Mapping[str, Any] = {
+    "kill_point": None,
+    "reached": True,
+    "signal": None,
+    "signalled_step": None,
+    "whom": "all",
+    "told_rank": True,
+    "sent": (),
+    "unsent": (),
+    "notice_at_s": None,
+    "notice": None,
+    "struck": (),
+    "is_restart": True,
+}
+_NOT_LAST: Mapping[str, Any] = {
+    "exit_code": None,
+    "over_at_s": None,
+    "reclaimed_at_s": None,
+    "survivors": (),
+    "stuck": False,
+    "stacks": "",
+    "trouble": None,
+    "refused_write": None,
+    "left": None,
+    "cpu_s": 0.0,
+}
 
 
-def parted(attempt: Attempt, restarts: Sequence[Restart]) -> list[Attempt]:
+def parted(attempt: Attempt) -> list[Attempt]:
     """Return an attempt as the attempts that it was, for each start of its ranks one.
 
-    What was sent belongs to the first of them, and the end to the last. A start that ended
-    before its first step, and that the launcher made good by the next one, is left out: a
-    checkpoint that cannot be loaded fails them all.
+    A start that ended before its first step, and that the launcher made good by the next
+    one, is left out: a checkpoint that cannot be loaded fails them all.
 
     Args:
-        attempt: as it was seen from outside.
-        restarts: of `spotchaos.trace.reading.read_restarts`; none: nothing was restarted.
+        attempt: as it was seen from outside, with its restarts.
     """
-    if len(restarts) < 2:
+    if len(attempt.restarts) < 2:
         return [attempt]
-    first, *between, last = restarts
-    kept = [start for start in between if start.trace.completed]
-    starts = [*kept, last]
-    parts = [
-        replace(
-            attempt,
-            trace=first.trace,
-            restarts=(),
-            ended=Ended.EXITED,
-            exit_code=None,
-            wall_s=starts[0].began_at_s - attempt.started_at_s,
-            over_at_s=None,
-            reclaimed_at_s=None,
-            survivors=(),
-            stuck=False,
-            stacks="",
-        )
-    ]
+    first, *between, last = attempt.restarts
+    starts = [first, *(start for start in between if start.trace.completed), last]
+    began_s = [attempt.started_at_s, *(start.began_at_s for start in starts[1:])]
+    ends_s = [*began_s[1:], attempt.started_at_s + attempt.wall_s]
+    parts = []
     for place, start in enumerate(starts):
         is_last = start is last
-        end_s = attempt.started_at_s + attempt.wall_s
-        if not is_last:
-            end_s = starts[place + 1].began_at_s
-        parts.append(
-            Attempt(
-                number=attempt.number + len(parts),
-                command=attempt.command,
-                ended=_end_of(attempt) if is_last else Ended.FAILED,
-                exit_code=attempt.exit_code if is_last else None,
-                trace=start.trace,
-                wall_s=end_s - start.began_at_s,
-                started_at_s=start.began_at_s,
-                over_at_s=attempt.over_at_s if is_last else None,
-                reclaimed_at_s=attempt.reclaimed_at_s if is_last else None,
-                output_tail=attempt.output_tail,
-                stacks=attempt.stacks if is_last else "",
-                survivors=attempt.survivors if is_last else (),
-                trouble=attempt.trouble if is_last else None,
-                refused_write=attempt.refused_write if is_last else None,
-                path=attempt.path,
-                is_restart=True,
-            )
+        ended = Ended.FAILED if place else Ended.EXITED
+        until_s = math.inf if is_last else ends_s[place]
+        part = replace(
+            attempt,
+            number=attempt.number + place,
+            trace=start.trace,
+            restarts=(),
+            ended=_end_of(attempt) if is_last else ended,
+            started_at_s=began_s[place],
+            wall_s=ends_s[place] - began_s[place],
+            stored=_asked_in(attempt.stored, began_s[place], until_s),
         )
+        if place:
+            part = replace(part, **_NOT_FIRST)
+        parts.append(part if is_last else replace(part, **_NOT_LAST))
     return parts
+
+
+def _asked_in(stored: Stored | None, from_s: float, until_s: float) -> Stored | None:
+    """Return what was stored, with the requests of one start alone."""
+    if stored is None:
+        return None
+    own = tuple(r for r in stored.requests if from_s <= r.at_s < until_s)
+    return replace(stored, requests=own)
 
 
 def _end_of(attempt: Attempt) -> Ended:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from spotchaos.errors import UsageError, closest
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN
-from spotchaos.followups import FollowUp, in_turn
+from spotchaos.followups import FollowUp, ranks_in_order
 from spotchaos.plan import MANY, Plan
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
@@ -188,7 +188,7 @@ class Settings:
             )
         if self.stagger_s is None:
             return
-        if not self.to.startswith("rank:") or len(in_turn(self.to)) < 2:
+        if not self.to.startswith("rank:") or len(ranks_in_order(self.to)) < 2:
             raise UsageError(
                 "--stagger strikes one rank after the other, and --to names no two",
                 hint="name them in their order: --to rank:1,0",

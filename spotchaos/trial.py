@@ -76,10 +76,8 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         resources.callback(view.close)
         store = resources.enter_context(stage.new_store(points[0], with_faults=True))
         for place, point in enumerate(points):
-            if attempts and stage.settings.requeue_delay_s is not None:
-                stage.clock.sleep(stage.settings.requeue_delay_s)
-            if attempts and stage.settings.lose == "machine":
-                view.lose_machine(_durable(stage, view), move=stage.settings.move)
+            if attempts:
+                _await_next_start(stage, view, least_s=0.0)
             attempt = run_attempt(
                 stage,
                 view,
@@ -88,7 +86,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
                 faults=() if attempts else stage.faults(point),
                 store=store,
             )
-            parts = parted(attempt, attempt.restarts)
+            parts = parted(attempt)
             attempts += parts
             for part in parts:
                 stage.on_attempt(phase, part)
@@ -109,12 +107,7 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         else:
             most = len(points) + stage.settings.requeue
             while len(attempts) < most and is_requeued(attempts, plan=plan):
-                if stage.settings.requeue_delay_s is None:
-                    stage.clock.sleep(REQUEUE_DELAY_S)
-                else:
-                    stage.clock.sleep(stage.settings.requeue_delay_s)
-                if stage.settings.lose == "machine":
-                    view.lose_machine(_durable(stage, view), move=stage.settings.move)
+                _await_next_start(stage, view, least_s=REQUEUE_DELAY_S)
                 attempts.append(
                     run_attempt(stage, view, None, earlier=attempts, store=store)
                 )
@@ -130,6 +123,15 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         dropped=tuple(dropped),
         path="warm" if any(a.path == "warm" for a in attempts) else "cold",
     )
+
+
+def _await_next_start(stage: Stage, view: View, *, least_s: float) -> None:
+    """Wait as a scheduler does, `least_s` seconds if nothing is said; on a new machine."""
+    settings = stage.settings
+    wait_s = settings.requeue_delay_s
+    stage.clock.sleep(least_s if wait_s is None else wait_s)
+    if settings.lose == "machine":
+        view.lose_machine(_durable(stage, view), move=settings.move)
 
 
 def is_requeued(attempts: Sequence[Attempt], *, plan: Plan) -> bool:

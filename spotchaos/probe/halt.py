@@ -1,6 +1,6 @@
 """Holding still at the kill point until the harness has fired or says go on.
 
-The wait is a plain `recv`: a signal that arrives meanwhile runs the program's handler
+The wait is a `recv`: a signal that arrives meanwhile runs the program's handler
 inside it (PEP 475), and what the handler raises passes through unchanged. Sites that the
 handler reaches count, and one of them may halt in turn.
 """
@@ -16,6 +16,10 @@ from spotchaos.probe.record import raised
 
 if TYPE_CHECKING:
     from typing import Any
+
+
+# How long a halt waits before it looks whether a halt within it has read its answer.
+LOOK_S = 0.1
 
 
 class Harness:
@@ -40,6 +44,7 @@ class Harness:
             return False
         assert self._socket is not None
         try:
+            self._socket.settimeout(None)  # of a wait that this interrupts
             self._socket.sendall(json.dumps(message, default=str).encode() + b"\n")
         except OSError:
             self._close()
@@ -62,7 +67,8 @@ class Harness:
                 line = self._read_line()
                 if line is None:
                     return
-                self._take(line)
+                if line:
+                    self._take(line)
         finally:
             self._open_halts.remove(number)
 
@@ -89,11 +95,19 @@ class Harness:
             self._released.add(int(number))
 
     def _read_line(self) -> bytes | None:
+        """Return the next line; b"" if none came for a moment, None if nobody is there.
+
+        After a handler the wait goes on, though a halt in the handler may have read what
+        it waits for: so it is a short one.
+        """
         while b"\n" not in self._unread:
             if self._socket is None:
                 return None
             try:
+                self._socket.settimeout(LOOK_S)
                 received = self._socket.recv(4096)
+            except _socket.timeout:  # no TimeoutError before Python 3.10
+                return b""
             except OSError:
                 received = b""
             if not received:

@@ -52,6 +52,7 @@ class Session:
         self.at_promotion: list[Callable[[], None]] = []
         self._hello: tuple[int, int, str] | None = None
         self._kill: tuple[str, int, int | None] | None = None
+        self._slow: tuple[int, float] | None = None  # rank, seconds
         self._then: list[tuple[str, int, int | None]] = []
         self._since: dict[str, int] = {}  # sites reached since the first signal
 
@@ -65,6 +66,7 @@ class Session:
         self.record = Record(self.orders["trace"])
         self.harness = Harness(self.orders["socket"])
         self._kill = parsed_kill(self.orders["kill"])
+        self._slow = self.orders["slow"] and tuple(self.orders["slow"])
         self._then = [p for p in map(parsed_kill, self.orders["then"]) if p]
         self.role = role_of(command_line())
         self.is_child = False
@@ -156,8 +158,8 @@ class Session:
         """Count that `name` was reached, and halt if it is the kill point."""
         if self.record is None or self.role != "main":
             return
-        if self.orders["slow"]:
-            self._fall_behind(name)
+        if self._slow is not None:
+            self._fall_behind(name, *self._slow)
         count = self.counts[name] = self.counts[name] + 1
         self.record.count_site(name, count)
         if name not in _FREQUENT or self.orders["mark_every_site"]:
@@ -171,9 +173,8 @@ class Session:
         if kill[2] is None or kill[2] == rank:
             self._halt(f"{name}:{count}", rank)
 
-    def _fall_behind(self, name: str) -> None:
+    def _fall_behind(self, name: str, rank: int, wait_s: float) -> None:
         """Wait before a step ends or a save begins, on the rank that is to be slow."""
-        rank, wait_s = self.orders["slow"]
         if name in _SLOW_AT and self.rank()[0] == rank:
             sleep(wait_s)
 

@@ -71,6 +71,7 @@ def storing(request, tmp_path_factory):
         *(
             pytest.param({"signal": "TERM", "then": (then,)}, id=f"term-{then}")
             for then in (
+                "TERM@0s",
                 "TERM@save-begin",
                 "INT@write:1",
                 "TERM@rename",

@@ -1,7 +1,6 @@
 """An S3 that fails as told, seen by boto3 and by a client without manners."""
 
 import http.client
-import io
 import re
 import signal
 import socket
@@ -9,11 +8,9 @@ import subprocess
 import sys
 from urllib.parse import urlsplit
 
-import boto3
 import pytest
 import requests
-from boto3.s3.transfer import TransferConfig
-from botocore.config import Config
+from asking import PART_BYTES, arm, keys, operations, put, upload
 from botocore.exceptions import (
     ClientError,
     ConnectionClosedError,
@@ -21,96 +18,9 @@ from botocore.exceptions import (
     ResponseStreamingError,
 )
 
-from spotchaos.clock import ManualClock
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.injectors.objectstore import S3Store, program_environment
 from spotchaos.injectors.storage_faults import STORAGE_FAULTS, StorageFault
-
-PART_BYTES = 5 << 20
-IN_PARTS = TransferConfig(
-    multipart_threshold=1 << 20,
-    multipart_chunksize=PART_BYTES,
-    max_concurrency=1,
-    use_threads=False,
-)
-
-
-@pytest.fixture(scope="module")
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture(scope="module")
-def running(clock):
-    with S3Store(clock=clock) as store:
-        yield store
-
-
-@pytest.fixture
-def store(running):
-    running.reset()
-    running.make_bucket("bucket")
-    return running
-
-
-@pytest.fixture(scope="module")
-def make_client(running):
-    def make(*, attempts=1, at=running.base_url):
-        return boto3.client(
-            "s3",
-            endpoint_url=at,
-            region_name="us-east-1",
-            aws_access_key_id="spotchaos",
-            aws_secret_access_key="spotchaos",
-            config=Config(retries={"total_max_attempts": attempts}, read_timeout=20),
-        )
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def client(make_client):
-    return make_client()
-
-
-def arm(store, text):
-    store.arm(StorageFault.parse(text))
-
-
-def operations(store):
-    return [(entry.operation, entry.fault) for entry in store.layer.log]
-
-
-def keys(store):
-    return [found.key for found in store.objects()]
-
-
-def put(client, body=b"x" * 1000, key="key"):
-    return client.put_object(Bucket="bucket", Key=key, Body=body)
-
-
-def upload(client, *, parts=2, key="key"):
-    body = io.BytesIO(b"x" * (PART_BYTES * (parts - 1) + 10))
-    client.upload_fileobj(body, "bucket", key, Config=IN_PARTS)
-
-
-def test_an_upload_that_was_aborted_cannot_be_gone_on_with(store, client):
-    upload_id = client.create_multipart_upload(Bucket="bucket", Key="k")["UploadId"]
-    which = {"Bucket": "bucket", "Key": "k", "UploadId": upload_id}
-    etag = client.upload_part(**which, PartNumber=1, Body=b"x")["ETag"]
-    client.abort_multipart_upload(**which)
-    parts = {"Parts": [{"ETag": etag, "PartNumber": 1}]}
-    for go_on in (
-        lambda: client.upload_part(**which, PartNumber=1, Body=b"x"),
-        lambda: client.complete_multipart_upload(**which, MultipartUpload=parts),
-        lambda: client.list_parts(**which),
-        lambda: client.abort_multipart_upload(**which),
-    ):
-        with pytest.raises(ClientError) as caught:
-            go_on()
-        answer = caught.value.response
-        assert answer["ResponseMetadata"]["HTTPStatusCode"] == 404
-        assert answer["Error"]["Code"] == "NoSuchUpload"
 
 
 def test_without_a_fault_bytes_come_back_as_they_went(store, client):
@@ -435,80 +345,3 @@ def test_the_command_serves_alone_and_ends_cleanly(make_client):
     finally:
         process.kill()
         process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("PUT", "/bucket/k?partNumber=1&uploadId=none", 404, "NoSuchUpload"),
-        ("PUT", "/bucket/k?partNumber=x&uploadId=none", 404, "NoSuchUpload"),
-        ("PUT", "/nowhere/k?partNumber=1&uploadId=none", 404, "NoSuchBucket"),
-        ("POST", "/bucket?delete", 400, "InvalidRequest"),
-        ("POST", "/bucket/k?uploadId=none", 404, "NoSuchUpload"),
-        ("PATCH", "/bucket/k", 405, "MethodNotAllowed"),
-        ("BREW", "/", 405, "MethodNotAllowed"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_as_s3_would(store, method, path, status, code):
-    answer = requests.request(method, store.base_url + path, data="<bad", timeout=10)
-    assert (answer.status_code, re.findall("<Code>(.*)</Code>", answer.text)) == (
-        status,
-        [code],
-    )
-
-
-@pytest.mark.parametrize(
-    "said", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
-)
-def test_bytes_that_are_called_a_form_are_kept_as_they_are(store, said):
-    url = f"{store.base_url}/bucket/key"
-    headers = {"Content-Type": said}
-    assert requests.put(url, data=b"a=1&b", headers=headers, timeout=10).ok
-    assert store.read("bucket", "key") == b"a=1&b"
-
-
-@pytest.mark.parametrize(
-    "host", ["bucket.localhost", "bucket.s3.us-east-1.amazonaws.com"]
-)
-def test_a_bucket_may_stand_before_the_host(store, host):
-    arm(store, "s3-503")
-    url = f"{store.base_url}/a/key"
-    headers = {"Host": host}
-    statuses = [
-        requests.put(url, data=b"x", headers=headers, timeout=10).status_code
-        for _ in range(2)
-    ]
-    assert statuses == [503, 200]
-    assert operations(store) == [("PutObject", "s3-503"), ("PutObject", "")]
-    assert [entry.bucket for entry in store.layer.log] == ["bucket", "bucket"]
-    assert keys(store) == ["a/key"]
-
-
-def test_an_object_of_a_bucket_without_versions_has_the_version_null(store, client):
-    upload(client)
-    assert "VersionId" not in client.head_object(Bucket="bucket", Key="key")
-    begun = client.create_multipart_upload(Bucket="bucket", Key="key")
-    at = {"Bucket": "bucket", "Key": "key", "UploadId": begun["UploadId"]}
-    tag = client.upload_part(**at, PartNumber=1, Body=b"x")["ETag"]
-    parts = {"Parts": [{"PartNumber": 1, "ETag": tag}]}
-    assert "VersionId" not in client.complete_multipart_upload(
-        **at, MultipartUpload=parts
-    )
-    asked = client.head_object(Bucket="bucket", Key="key", VersionId="null")
-    assert asked["ContentLength"] == 1
-
-
-def test_versions_are_told_apart_where_there_are_any(store, client):
-    client.put_bucket_versioning(
-        Bucket="bucket", VersioningConfiguration={"Status": "Enabled"}
-    )
-    first = client.put_object(Bucket="bucket", Key="key", Body=b"old")["VersionId"]
-    client.put_object(Bucket="bucket", Key="key", Body=b"newer")
-    asked = client.head_object(Bucket="bucket", Key="key", VersionId=first)
-    assert asked["ContentLength"] == 3
-
-
-def test_the_rights_of_an_object_made_of_parts_can_be_read(store, client):
-    upload(client)
-    grants = client.get_object_acl(Bucket="bucket", Key="key")["Grants"]
-    assert [grant["Permission"] for grant in grants] == ["FULL_CONTROL"]

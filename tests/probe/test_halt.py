@@ -188,19 +188,24 @@ def test_a_hang_shows_its_stacks(place):
     harness.end()
 
 
-def test_what_follows_a_signal_is_counted_from_it_and_may_halt_in_its_handler(place):
+@pytest.mark.parametrize("outer_first", [True, False])
+def test_what_follows_a_signal_is_counted_from_it_and_may_halt_in_its_handler(
+    place, outer_first
+):
     """The handler runs within the first halt, before any message could be read."""
     orders = {"kill": "step-end:2", "then": ["save-begin:1", "step-end:1@0"]}
     harness = Harness(place, SCRIPT.format(then="pass"), **orders)
     harness.hear()
-    assert harness.hear()["halt"] == "step-end:2"
+    outer = harness.hear()
+    assert outer["halt"] == "step-end:2"
     harness.strike()
     harness.process.send_signal(signal.SIGTERM)
     inner = harness.hear()
     assert inner["halt"] == "+save-begin:1"
     assert not (place.work / "emergency.pt").exists()
-    harness.say(go=1, id=inner["id"])
-    harness.say(go=1)
+    # The halt in the handler reads both answers.
+    for halt in (outer, inner) if outer_first else (inner, outer):
+        harness.say(go=1, id=halt["id"])
     later = harness.hear()
     assert (later["halt"], later["step"]) == ("+step-end:1@0", 3)
     harness.say(go=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from spotchaos.errors import UsageError
-from spotchaos.followups import FollowUp, in_turn
+from spotchaos.followups import FollowUp, ranks_in_order
 from spotchaos.options import BY_NAME, read_option
 from spotchaos.plan import Plan
 from spotchaos.settings import Settings
@@ -49,7 +49,7 @@ def test_what_is_no_follow_up_is_refused_with_a_hint(text, hint):
 
 
 def test_ranks_are_struck_in_the_order_in_which_they_are_written():
-    assert in_turn("rank:2,0,1,0") == ("rank:2", "rank:0", "rank:1")
+    assert ranks_in_order("rank:2,0,1,0") == ("rank:2", "rank:0", "rank:1")
 
 
 @pytest.mark.parametrize(

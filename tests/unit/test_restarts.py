@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from traces import make_marks, write
 
-from spotchaos.model import Attempt, AttemptTrace, Ended
+from spotchaos.model import Attempt, AttemptTrace, Ended, Left, Request, Stored
 from spotchaos.oracles.progress import SHARED_STORE
 from spotchaos.restarts import parted
 from spotchaos.trace.reading import read_restarts
@@ -63,7 +63,7 @@ def test_a_rank_that_says_again_who_it_is_has_not_been_restarted(tmp_path):
 
 
 def test_an_attempt_without_a_restart_is_one():
-    assert parted(attempt(), ()) == [attempt()]
+    assert parted(attempt()) == [attempt()]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,16 @@ def test_the_end_belongs_to_the_last_start(tmp_path, ended, exit_code, last):
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=4)
     start(tmp_path, 30, at_s=20.0, steps=5)
-    whole = attempt(ended=ended, exit_code=exit_code)
-    parts = parted(whole, read_restarts(tmp_path, struck_at_s=5.0))
+    starts = read_restarts(tmp_path, struck_at_s=5.0)
+    given = {"ended": ended, "exit_code": exit_code, "left": Left(), "trouble": "ours"}
+    parts = parted(attempt(restarts=starts, **given))
     assert [part.number for part in parts] == [1, 2, 3]
     assert [part.ended for part in parts] == [Ended.EXITED, Ended.FAILED, last]
     assert [part.exit_code for part in parts] == [None, None, exit_code]
     assert [part.signal for part in parts] == ["KILL", None, None]
     assert [part.is_restart for part in parts] == [False, True, True]
+    assert [part.left for part in parts] == [None, None, Left()]
+    assert [part.trouble for part in parts] == [None, None, "ours"]
     assert not parts[0].stuck
     assert [part.wall_s for part in parts] == [8.0, 11.0, 41.0]
 
@@ -93,9 +96,24 @@ def test_a_start_that_the_launcher_made_good_before_a_step_is_left_out(tmp_path)
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=0, bye=True)
     start(tmp_path, 30, at_s=20.0, steps=5)
-    parts = parted(attempt(), read_restarts(tmp_path, struck_at_s=5.0))
+    starts = read_restarts(tmp_path, struck_at_s=5.0)
+    parts = parted(attempt(restarts=starts))
     assert [part.trace.completed for part in parts] == [3, 5]
 
 
 def test_the_store_that_torchrun_shares_is_named():
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in SHARED_STORE
+
+
+def test_what_was_asked_of_the_store_belongs_to_the_start_that_asked(tmp_path):
+    start(tmp_path, 10, at_s=1.0, steps=3)
+    start(tmp_path, 20, at_s=9.0, steps=4)
+    asked = tuple(
+        Request(at_s, "PutObject", "write", "bucket/a", 200)
+        for at_s in (2.0, 8.9, 9.0, 70.0)
+    )
+    stored = Stored(objects={"bucket/a": 3}, texts={}, requests=asked)
+    starts = read_restarts(tmp_path, struck_at_s=5.0)
+    parts = parted(attempt(restarts=starts, stored=stored))
+    assert [part.stored.requests for part in parts] == [asked[:2], asked[2:]]
+    assert [part.stored.objects for part in parts] == [{"bucket/a": 3}] * 2
