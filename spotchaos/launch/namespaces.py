@@ -237,14 +237,23 @@ def _mount(
 
 
 def remove_tree(folder: str) -> None:
-    """Remove a folder of ours, also where overlayfs left folders without permissions."""
+    """Remove a folder of ours, also where overlayfs left folders without permissions.
+
+    Nothing above or outside the folder is changed: only what lies within it gets other
+    permissions, where it could not be removed without. A folder that is not there is
+    fine, and what cannot be removed stays.
+    """
     opened: set[str] = set()
 
-    def allow(function: Callable[..., Any], path: str, _: Any) -> None:
+    def allow(function: Callable[..., Any], path: str, error: Any) -> None:
+        if isinstance(error[1], FileNotFoundError):
+            return
         try:
-            os.chmod(os.path.dirname(path), 0o700)
+            if path != folder:  # its parent lies within the tree
+                os.chmod(os.path.dirname(path), 0o700)
             if not os.path.isdir(path) or os.path.islink(path):
-                function(path)
+                if path != folder:
+                    function(path)
             elif path not in opened:  # one such folder may hold others
                 opened.add(path)
                 os.chmod(path, 0o700)
