@@ -366,8 +366,11 @@ class Course(Following):
                 break
             now = self._clock.now()
             due = [n for n in service.notices if n.reclaim_at and now >= n.reclaim_at]
-            if not in_steps and any(n.follows is Follows.RECLAIM for n in due):
+            losses = [n for n in due if n.follows is Follows.RECLAIM]
+            if losses and not in_steps:
                 self._reclaim()
+                early = any(n.reclaim_at and n.reclaim_at < n.deadline for n in losses)
+                self.notice = replace(self.notice, is_cut_short=early)
                 break
             for notice in due:
                 mark = replace(notice, acknowledged_at=None, reclaim_at=None)
@@ -376,6 +379,7 @@ class Course(Following):
                     self._running.freeze()
                     self._clock.sleep(FROZEN_S)
                     self._running.thaw()
+                    self.notice = replace(self.notice, paused=True)
             if waits and (
                 any(not entry.is_refusal for entry in self._asked_since())
                 or self._clock.monotonic() >= waits_until_s
@@ -410,7 +414,10 @@ class Course(Following):
             mark = replace(
                 notice, withdrawn_at=None, acknowledged_at=None, reclaim_at=None
             )
-            if not notice.is_for_us or mark in told or not notice.is_readable(now):
+            if mark in told or not notice.is_readable(now):
+                continue
+            if not notice.is_for_us:
+                self._news_at = self._news_at or notice.readable_at
                 continue
             told.add(mark)
             if self.notice_at_s is None:

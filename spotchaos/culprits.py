@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from spotchaos.crash_classes import Case, Result
 from spotchaos.model import Verdict
+from spotchaos.oracles import acquitted
 from spotchaos.oracles.durability import BLOCKED, Cut, durability
 from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.history import History
@@ -63,7 +64,9 @@ def trace_back(
         attempt = result.trial.attempts[-1]
         finding = durability(result.judgement, attempt, cut, always=always)
         if finding is not None:
-            verdict = Verdict.VIOLATED if counts(finding.name) else Verdict.HELD
+            verdict = Verdict.VIOLATED
+            if not counts(finding.name):
+                verdict = acquitted(result.judgement.findings)
             found[number] = replace(result, verdict=verdict, finding=finding, cut=cut)
     return found
 

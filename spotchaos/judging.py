@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spotchaos.baseline import Groundwork
-from spotchaos.findings import UNKNOWN
 from spotchaos.model import Finding, Judgement, Trial, Verdict
 from spotchaos.oracles import judge
 from spotchaos.plan import Plan
@@ -39,7 +38,7 @@ def judge_trial(
                 (),
                 None,
             )
-    judgement = judge(
+    return judge(
         trial,
         ground.baseline,
         promise=settings.promise,
@@ -47,9 +46,5 @@ def judge_trial(
         accept_refusal=settings.accept_refusal,
         exit_codes=settings.exit_code,
         resume_after_finish=plan.after_finish,
+        counts=settings.counts,
     )
-    if judgement.verdict is Verdict.VIOLATED and not any(
-        settings.counts(f.name) for f in judgement.findings if f.name not in UNKNOWN
-    ):
-        return replace(judgement, verdict=Verdict.HELD)
-    return judgement

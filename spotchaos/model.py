@@ -254,6 +254,8 @@ class NoticePlayed:
     is_served: bool = False  # over HTTP: whoever heard of it has asked
     proxy: str = ""  # the user's variable whose proxy was passed by
     is_hasty: bool = False  # over before who asks now and then could have asked
+    is_cut_short: bool = False  # the reclaim came before the deadline, as it was to
+    paused: bool = False  # the machine stood still, as it was to
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,7 @@ class Attempt:
     signalled_step: int | None = None
     whom: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
     told_rank: bool = True  # False: no rank was among those who got the signal
+    is_deaf: bool = False  # every rank that got it ignores it (SIG_IGN)
     sent: tuple[Sent, ...] = ()
     unsent: tuple[str, ...] = ()  # what was to follow the first signal, and did not
     started_at_s: float = 0.0  # CLOCK_MONOTONIC

@@ -18,6 +18,7 @@ from spotchaos.judging import judge_trial
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Attempt, Trial, Verdict
+from spotchaos.oracles import acquitted
 from spotchaos.oracles.durability import Cut, durability
 from spotchaos.persistence import oplog
 from spotchaos.persistence.readset import Memo, Question, asked_by
@@ -202,5 +203,5 @@ class Resumes:
             finding = durability(judgement, attempt, cut, always=self.always)
             assert finding is not None  # it is violated
             if not self._counts(finding.name):
-                verdict = Verdict.HELD
+                verdict = acquitted(judgement.findings)
         return Result(token, verdict, trial, judgement, finding, cut, was_run)

@@ -328,6 +328,7 @@ def _record(
         sent=tuple(course.sent),
         unsent=course.unsent,
         told_rank=running.told_rank,
+        is_deaf=running.is_deaf,
         started_at_s=course.begun_s,
         over_at_s=running.over_at_s,
         notice_at_s=course.notice_at_s,

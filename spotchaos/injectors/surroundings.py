@@ -271,9 +271,10 @@ class Surroundings:
         return notice.reclaim_at is not None and notice.follows is Follows.RECLAIM
 
     def monotonic(self, moment: datetime) -> float:
-        """Return a moment as CLOCK_MONOTONIC."""
-        ahead_s = (moment - self._clock.now()).total_seconds()
-        return self._clock.monotonic() + ahead_s
+        """Return a moment as CLOCK_MONOTONIC; never later than it is."""
+        # In this order: a wait for the processor between the two may not postpone it.
+        now_s = self._clock.monotonic()
+        return now_s + (moment - self._clock.now()).total_seconds()
 
     def close(self) -> None:
         """Stop answering; safe to call twice."""

@@ -81,6 +81,7 @@ class RunningAttempt:
         self.cpu_s = 0.0
         self.survivors: tuple[str, ...] = ()
         self.told_rank = True  # False: the last signal went past every rank
+        self.is_deaf = False  # every rank that the last signal went to ignores it
         self.ports: tuple[tuple[str, int], ...] = ()  # at which survivors listen
         self.readonly: tuple[str, ...] = ()  # mounts that could not be made private
         self._own_listeners: list[socket.socket] = []  # in the machine's own network
@@ -383,7 +384,11 @@ class RunningAttempt:
         targets = self._targets(whom)
         number = signal.Signals[f"SIG{name}"]
         with self._lock:
-            self.told_rank = not set(self._trainers()).isdisjoint(targets)
+            told = set(self._trainers()).intersection(targets)
+        self.told_rank = bool(told)
+        self.is_deaf = self.told_rank and all(
+            process_tree.ignores(pid, number) for pid in told
+        )
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)

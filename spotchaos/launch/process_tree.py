@@ -95,9 +95,18 @@ def is_stopped(pid: int) -> bool:
 
 def catches(pid: int, number: int) -> bool:
     """Tell whether a process has a handler for a signal (proc_pid_status(5), SigCgt)."""
+    return _is_in_mask(pid, "SigCgt:", number)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Tell whether a process ignores a signal (proc_pid_status(5), SigIgn)."""
+    return _is_in_mask(pid, "SigIgn:", number)
+
+
+def _is_in_mask(pid: int, mask: str, number: int) -> bool:
     with contextlib.suppress(OSError):
         for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
+            if line.startswith(mask):
                 return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
 

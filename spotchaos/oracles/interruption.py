@@ -197,23 +197,16 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
     begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
         finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
-        reacted = begun and not (
-            was_not_passed_on(attempt) and _are_usual(case, link, begun)
-        )
-        if finished and not reacted:
-            yield Finding(
-                "not-reached",
-                f"attempt {link.number} finished before the deadline without having"
-                f" reacted to {_warning(attempt)}, which proves nothing",
-                hint="interrupt it earlier, or compress the provider's time further with"
-                " --time-scale",
-                attempt=link.number,
-                step=link.end,
-            )
+        if finished and not has_reacted(case, link):
+            yield _unmoved(link)
         return
+    is_deaf = not begun or (_has_not_heard(attempt) and _are_usual(case, link, begun))
     if _came_early(attempt):
-        return  # Nobody can keep a deadline that is not kept.
-    if not begun or (_has_not_heard(attempt) and _are_usual(case, link, begun)):
+        # Nobody can keep a deadline that is not kept; nor was it an answer to hear nothing.
+        if is_deaf and not _was_cut_short(attempt):
+            yield _too_early(link)
+        return
+    if is_deaf:
         if link.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
         if _had_no_time_to_ask(attempt):
@@ -233,6 +226,58 @@ def _reaction(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.end,
         )
+
+
+def has_reacted(case: Case, link: Link) -> bool:
+    """Tell whether an attempt that trained to its end shows that its warning was heard.
+
+    It saved, and it is known to have heard or saved where it otherwise does not: who
+    trains and saves as ever shows nothing.
+    """
+    attempt = link.attempt
+    warned_at_s = _warned_at_s(attempt)
+    if warned_at_s is None:
+        return False
+    begun = _saves_since(attempt, warned_at_s)
+    return bool(begun) and (has_heard(attempt) or not _are_usual(case, link, begun))
+
+
+def has_heard(attempt: Attempt) -> bool:
+    """Tell whether a signal or a notice is known to have come to what trains."""
+    notice = attempt.notice
+    if attempt.signal is not None:
+        return not (attempt.is_deaf or was_not_passed_on(attempt))
+    return notice is not None and notice.asked_after > notice.refused
+
+
+def _unmoved(link: Link) -> Finding:
+    attempt, notice = link.attempt, link.attempt.notice
+    said = ""
+    if notice is not None and notice.is_served and not notice.asked_after:
+        said = ": it asked the metadata service for nothing after it"
+    elif notice is not None and notice.asked_after == notice.refused > 0:
+        said = ": every request after it was refused"
+    return Finding(
+        "not-reached",
+        f"attempt {link.number} finished before the deadline without having reacted to"
+        f" {_warning(attempt)}{said}, which proves nothing",
+        hint="interrupt it earlier, or compress the provider's time further with"
+        " --time-scale",
+        attempt=link.number,
+        step=link.end,
+    )
+
+
+def _too_early(link: Link) -> Finding:
+    return Finding(
+        "not-reached",
+        f"the machine of attempt {link.number} was gone before the deadline of"
+        f" {_warning(link.attempt)}, and until then the program had not reacted, which"
+        " proves nothing",
+        hint="run it again with a longer --grace",
+        attempt=link.number,
+        step=link.end,
+    )
 
 
 def _has_not_heard(attempt: Attempt) -> bool:
@@ -367,6 +412,14 @@ def _came_early(attempt: Attempt) -> bool:
     if notice is None or reclaimed_at_s is None:
         return False
     return reclaimed_at_s < notice.deadline_at_s - EARLY_S
+
+
+def _was_cut_short(attempt: Attempt) -> bool:
+    """Tell whether the plan, or the program itself, wanted the early end, and it knew."""
+    notice = attempt.notice
+    if notice is None:
+        return True
+    return notice.is_cut_short and not _has_not_heard(attempt)
 
 
 def _used(attempt: Attempt, begun: list[SaveMark], warned_at_s: float) -> str:

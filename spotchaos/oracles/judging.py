@@ -23,6 +23,7 @@ from spotchaos.oracles.interruption import judge_interruption, note_interruption
 from spotchaos.oracles.leavings import judge_leavings
 from spotchaos.oracles.lineage import Case, Link, lay_out
 from spotchaos.oracles.progress import judge_progress
+from spotchaos.oracles.proving import proves_nothing
 from spotchaos.oracles.ranks import judge_ranks
 from spotchaos.oracles.repeatable import judge_first_attempt
 from spotchaos.oracles.restored import judge_restored, note_restored
@@ -73,6 +74,7 @@ def judge(
     accept_refusal: bool = False,
     exit_codes: Sequence[int] | None = None,
     resume_after_finish: bool = False,
+    counts: Callable[[str], bool] = lambda name: True,
 ) -> Judgement:
     """Say of one trial what was violated, what restored, and which promise holds.
 
@@ -86,6 +88,7 @@ def judge(
         exit_codes: what an attempt stopped by a signal or notice must exit with; None:
             only status 0 with steps missing is judged.
         resume_after_finish: the last attempt was started after the run had finished.
+        counts: tells by its name whether a finding decides the verdict.
     """
     case = lay_out(
         trial,
@@ -98,8 +101,13 @@ def judge(
     named = [finding for oracle in ORACLES.values() for finding in oracle(case)]
     found = list(without_consequences(recast(named, case)))
     findings = _in_order(_settled(_without_skipped(found, trial)))
+    verdict = _verdict(findings, promise, counts)
+    if verdict is Verdict.HELD:
+        nothing = proves_nothing(case, resume_after_finish=resume_after_finish)
+        if nothing is not None:
+            findings, verdict = [*findings, nothing], Verdict.UNKNOWN
     return Judgement(
-        verdict=_verdict(findings, promise),
+        verdict=verdict,
         findings=tuple(findings),
         notes=tuple(_notes((*note_restored(case), *note_interruption(case)))),
         resumes=tuple(map(_resume, case.resumes())),
@@ -157,14 +165,22 @@ def _in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (f.attempt or 0, order[f.name]))
 
 
-def _verdict(findings: Sequence[Finding], promise: str) -> Verdict:
+def _verdict(
+    findings: Sequence[Finding], promise: str, counts: Callable[[str], bool]
+) -> Verdict:
     wanted = PROMISES.index(promise)
     known = [f.name for f in findings if f.name not in UNKNOWN]
-    if any(PROMISES.index(breaks(name)) <= wanted for name in known):
+    broken = [name for name in known if PROMISES.index(breaks(name)) <= wanted]
+    # All of what was found counts together: which finding comes of which is not known.
+    if any(map(counts, known if broken else ())):
         return Verdict.VIOLATED
-    if len(known) < len(findings):
-        return Verdict.UNKNOWN
-    return Verdict.HELD
+    return acquitted(findings)
+
+
+def acquitted(findings: Iterable[Finding]) -> Verdict:
+    """Return the verdict where no finding convicts: unknown, if one says so, or held."""
+    is_unknown = any(finding.name in UNKNOWN for finding in findings)
+    return Verdict.UNKNOWN if is_unknown else Verdict.HELD
 
 
 def _holds_up_to(findings: Sequence[Finding]) -> str | None:

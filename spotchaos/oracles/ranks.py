@@ -95,7 +95,7 @@ def trained_behind(attempt: Attempt) -> int:
     """
     if attempt.signal not in _CATCHABLE:
         return 0
-    if attempt.whom not in _MESSENGERS and not _went_past_ranks(attempt):
+    if attempt.whom not in _MESSENGERS and not went_past_ranks(attempt):
         return 0
     if attempt.over_at_s is None:
         return 0
@@ -112,10 +112,10 @@ def was_not_passed_on(attempt: Attempt) -> bool:
 
     What its ranks do after it is what they would have done, unless it is passed on.
     """
-    return attempt.signal in _STOPS and _went_past_ranks(attempt)
+    return attempt.signal in _STOPS and went_past_ranks(attempt)
 
 
-def _went_past_ranks(attempt: Attempt) -> bool:
+def went_past_ranks(attempt: Attempt) -> bool:
     """Tell whether a signal was to reach a program, and reached none of its ranks."""
     return not attempt.told_rank and attempt.whom in {*_MESSENGERS, "group"}
 

@@ -283,9 +283,38 @@ def test_who_is_refused_is_told_what_the_provider_wants(provider, wants):
     assert wants in finding.hint
 
 
-def test_nobody_can_keep_a_deadline_that_the_provider_does_not_keep():
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        pytest.param({"is_cut_short": True}, [], id="as-the-story-goes"),
+        pytest.param({"is_cut_short": False}, ["not-reached"], id="by-our-doing"),
+        pytest.param(
+            {"is_cut_short": True, "asked_after": 0, "is_served": True},
+            ["not-reached"],
+            id="before-it-asked",
+        ),
+    ],
+)
+def test_nobody_can_keep_a_deadline_that_is_not_kept(told, expected):
     trial = noticed(stop=15, deadline_s=1e6, reclaimed_at_s=1.0)
-    assert names(judge(trial, BASELINE)) == []
+    first, *others = trial.attempts
+    first = replace(first, notice=replace(first.notice, **told))
+    judgement = judge(replace(trial, attempts=(first, *others)), BASELINE)
+    assert names(judgement) == expected
+
+
+def test_a_machine_that_was_gone_a_moment_early_did_not_hear_an_answer():
+    trial = noticed(stop=15, deadline_s=2.0)
+    first, *others = trial.attempts
+    gone = replace(first, reclaimed_at_s=first.notice.deadline_at_s - 0.35)
+    judgement = judge(replace(trial, attempts=(gone, *others)), BASELINE)
+    assert (names(judgement), judgement.verdict) == (["not-reached"], Verdict.UNKNOWN)
+    assert "before the deadline of the notice" in judgement.findings[0].message
+    # Who had begun a save by then has reacted.
+    saved = noticed(stop=18, deadline_s=1e6, reclaimed_at_s=1e6)
+    first, *others = saved.attempts
+    gone = replace(first, reclaimed_at_s=first.notice.deadline_at_s - 0.35)
+    assert names(judge(replace(saved, attempts=(gone, *others)), BASELINE)) == []
 
 
 @pytest.mark.parametrize(
