@@ -1,0 +1,75 @@
+"""One flaw: it stops asking for notices at the first 404, as if there were no service."""
+
+import os
+import sys
+import urllib.error
+import urllib.request
+
+import torch
+from torch import nn
+
+TOTAL, PER_EPOCH, BATCH, SAVE_EVERY = 30, 15, 8, 10
+LAST = "checkpoints/last.pt"
+METADATA = "http://169.254.169.254/latest"
+
+torch.manual_seed(0)
+x = torch.randn(PER_EPOCH * BATCH, 8)
+y = (x[:, 0] > 0).long()
+
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=TOTAL)
+
+
+def save(step):
+    os.makedirs("checkpoints", exist_ok=True)
+    state = {
+        "step": step,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "rng": torch.get_rng_state(),
+    }
+    torch.save(state, LAST + ".tmp")
+    os.replace(LAST + ".tmp", LAST)
+
+
+def load():
+    if not os.path.exists(LAST):
+        return 0
+    state = torch.load(LAST)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    torch.set_rng_state(state["rng"])
+    return state["step"]
+
+
+def ask():
+    request = urllib.request.Request(METADATA + "/meta-data/spot/instance-action")
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code  # 404: there is no notice
+
+
+asks = True
+for step in range(load(), TOTAL):
+    epoch, position = divmod(step, PER_EPOCH)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch))
+    rows = order[position * BATCH :][:BATCH]
+    loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    scheduler.step()
+    if (step + 1) % SAVE_EVERY == 0:
+        save(step + 1)
+    status = ask() if asks else None
+    if status == 404:
+        asks = False
+    if status == 200:
+        save(step + 1)
+        sys.exit(143)
+print("done")
