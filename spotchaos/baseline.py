@@ -143,6 +143,7 @@ class _Builder:
         )
         second = self._second_run(first)
         self._demand_finished(second)
+        self._stage = replace(self._stage, timed=(first, second))
         light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)

@@ -177,7 +177,9 @@ def recall(
             stage.zygote.close()
         view.close()
         return None
-    stage = replace(stage, finished_view=view, finished_attempt=attempt)
+    stage = replace(
+        stage, finished_view=view, finished_attempt=attempt, timed=(attempt,)
+    )
     kept = dict(entry.ground)
     kept["notes"] = (
         *notes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from spotchaos.clock import Clock
@@ -69,6 +69,7 @@ class Course(Following):
         self.signal: str | None = None
         self.signalled_step: int | None = None
         self.signalled_at_s: float | None = None
+        self._fair_signalled_s: float | None = None
         self.sent: list[Sent] = []
         self.notice: NoticePlayed | None = None
         self.notice_at_s: float | None = None
@@ -155,11 +156,11 @@ class Course(Following):
 
     def _ends_within(self, bound_s: float) -> bool:
         """Let the attempt go on for so many seconds; tell whether it came to its end."""
-        deadline_s = self._clock.monotonic() + bound_s
+        deadline_s = self._fair.monotonic() + bound_s
         while True:
             if self._send_what_is_due():
                 return True
-            left_s = min(deadline_s, self._next_due_s()) - self._clock.monotonic()
+            left_s = min(deadline_s, self._next_due_s()) - self._fair.monotonic()
             event = self._wait(left_s)
             if isinstance(event, Exited):
                 return True
@@ -169,7 +170,7 @@ class Course(Following):
                 self._reclaim()
             if self._is_gone:
                 return True
-            if self._clock.monotonic() >= deadline_s:
+            if self._fair.monotonic() >= deadline_s:
                 return False
 
     # --- what follows the first signal ---
@@ -180,8 +181,11 @@ class Course(Following):
         return tuple(map(str, self._follow_ups)) if self.fired else ()
 
     def _next_due_s(self) -> float:
-        """When the next signal that follows by time is due; infinity: there is none."""
-        began_s = self.signalled_at_s
+        """When the next signal that follows by time is due; infinity: there is none.
+
+        By the clock of the attempt, as the first signal.
+        """
+        began_s = self._fair_signalled_s
         if began_s is None:
             return math.inf
         return began_s + min((wait_s for wait_s, _ in self._timed()), default=math.inf)
@@ -193,7 +197,7 @@ class Course(Following):
 
     def _send_what_is_due(self) -> bool:
         """Send what follows by time; tell whether that took the machine away."""
-        while self._clock.monotonic() >= self._next_due_s():
+        while self._fair.monotonic() >= self._next_due_s():
             self._follow_up(min(self._timed(), key=lambda timed: timed[0])[1])
         return self._is_gone
 
@@ -257,6 +261,7 @@ class Course(Following):
         self._running.tell_struck()
         self.signalled_step = self._steps()
         self.signalled_at_s = self._clock.monotonic()
+        self._fair_signalled_s = self._fair.monotonic()
 
     def _let_go(self) -> None:
         """Let everybody go on, up to the end of a grace window that counts in steps."""
@@ -297,7 +302,7 @@ class Course(Following):
             peers: a rank is gone; what the others do in the meantime is looked at.
             launcher_waits: it is stopped until no rank lives any more.
         """
-        now_s = self._clock.monotonic()
+        now_s = self._fair.monotonic()
         deadline_s = now_s + grace_s
         # Whoever makes no step in the second half of the window waits for something.
         looks_at_s = now_s + grace_s / 2
@@ -306,7 +311,7 @@ class Course(Following):
         while True:
             if self._send_what_is_due():
                 return
-            now_s = self._clock.monotonic()
+            now_s = self._fair.monotonic()
             if peers and seen is None and now_s >= looks_at_s:
                 seen = self._most_steps()
             until_s = looks_at_s if peers and seen is None else deadline_s
@@ -317,22 +322,22 @@ class Course(Following):
             if launcher_waits and not self._running.ranks_alive():
                 launcher_waits = False
                 _if_it_lives(partial(self._running.signal, "CONT", "launcher"))
-                deadline_s = max(deadline_s, self._clock.monotonic() + LAUNCHER_S)
+                deadline_s = max(deadline_s, self._fair.monotonic() + LAUNCHER_S)
             if isinstance(event, Exited):
                 return
             if not is_restarted and self._running.is_restarted():
                 # Whoever did that waits no longer: it is a start like any other.
                 is_restarted, peers = True, False
-                deadline_s = self._clock.monotonic() + self._hang_s
+                deadline_s = self._fair.monotonic() + self._hang_s
             is_end = isinstance(event, Halted) and self._is_end_of_window(
                 event, in_steps=self._counts_in_steps and not is_restarted
             )
             if self._is_gone:
                 return
-            if is_restarted and self._clock.monotonic() >= deadline_s:
+            if is_restarted and self._fair.monotonic() >= deadline_s:
                 self._hang()
                 return
-            if is_end or self._clock.monotonic() >= deadline_s:
+            if is_end or self._fair.monotonic() >= deadline_s:
                 if seen is not None and self._most_steps() == seen:
                     self.stuck = True
                     self.stacks = self._running.stacks()
@@ -354,17 +359,20 @@ class Course(Following):
         self._tell(told)
         # Who trains waits at its kill point; threads and processes beside it go on.
         self._hang_s += self._surroundings.patience_s
-        waits_until_s = self._clock.monotonic() + self._surroundings.patience_s
+        waits_until_s = self._fair.monotonic() + self._surroundings.patience_s
         waits = self._surroundings.patience_s > 0 and bool(told)
         if waits:
             self._running.thaw()
         else:
             self._let_go()
         in_steps = self._counts_in_steps
+        delayed_s = self._fair.delayed_s
         while True:
             if self._send_what_is_due():
                 break
-            now = self._clock.now()
+            # A provider may be late; who was kept from running has not had its time.
+            late_s = self._fair.delayed_s - delayed_s
+            now = self._clock.now() - timedelta(seconds=late_s)
             due = [n for n in service.notices if n.reclaim_at and now >= n.reclaim_at]
             losses = [n for n in due if n.follows is Follows.RECLAIM]
             if losses and not in_steps:
@@ -382,7 +390,7 @@ class Course(Following):
                     self.notice = replace(self.notice, paused=True)
             if waits and (
                 any(not entry.is_refusal for entry in self._asked_since())
-                or self._clock.monotonic() >= waits_until_s
+                or self._fair.monotonic() >= waits_until_s
             ):
                 waits = False
                 self._let_go()

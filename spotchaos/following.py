@@ -51,7 +51,9 @@ class Following(ABC):
         self._view = view
         self._point = point
         self._surroundings = surroundings
-        self._clock = clock
+        self._clock = clock  # of moments; bounds are by that of the attempt
+        self._fair = running.fair_clock
+        self._fair_begun_s = self._fair.monotonic() - (clock.monotonic() - begun_s)
         self._hang_s = hang_s
         self._quiet = quiet
         self.begun_s = begun_s
@@ -130,10 +132,11 @@ class Following(ABC):
         """Interrupt what has halted, or go on without, and follow it to its end."""
 
     def _wait(self, timeout_s: float) -> Halted | Exited | None:
+        """Return the next event; None if none came in so many seconds of the attempt."""
         return self._running.wait(max(0.0, timeout_s))
 
     def _remaining_s(self) -> float:
-        return self.begun_s + self._hang_s - self._clock.monotonic()
+        return self._fair_begun_s + self._hang_s - self._fair.monotonic()
 
     def _steps(self) -> int:
         return min((s for s, _ in self._running.progress().values()), default=0)
@@ -161,23 +164,25 @@ class Following(ABC):
 
         Threads in the background get the time to.
         """
-        deadline_s = self._clock.monotonic() + UPLOAD_BOUND_S
-        while self._clock.monotonic() < deadline_s:
+        deadline_s = self._fair.monotonic() + UPLOAD_BOUND_S
+        begun_delayed_s = self._fair.delayed_s
+        while self._fair.monotonic() < deadline_s:
             waited_s = self._surroundings.upload_waited_s()
-            if waited_s is None or waited_s >= UPLOAD_RETRY_S:
+            delayed_s = self._fair.delayed_s - begun_delayed_s
+            if waited_s is None or waited_s - delayed_s >= UPLOAD_RETRY_S:
                 return waited_s is not None
             self._clock.sleep(LOOK_S)
         return True
 
     def _wait_for_quiet(self) -> None:
         """Let background writers finish: no file changes for a while, or the bound."""
-        deadline_s = self._clock.monotonic() + QUIET_BOUND_S
-        seen, since_s = None, self._clock.monotonic()
-        while self._clock.monotonic() < deadline_s:
+        deadline_s = self._fair.monotonic() + QUIET_BOUND_S
+        seen, since_s = None, self._fair.monotonic()
+        while self._fair.monotonic() < deadline_s:
             now = sorted(self._view.changed())
             if now != seen:
-                seen, since_s = now, self._clock.monotonic()
-            elif self._clock.monotonic() - since_s >= QUIET_S:
+                seen, since_s = now, self._fair.monotonic()
+            elif self._fair.monotonic() - since_s >= QUIET_S:
                 return
             self._clock.sleep(QUIET_S / 3)
         raise HarnessError(

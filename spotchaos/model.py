@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+# No process that is ever run is kept waiting for longer than this leaves.
+LEAST_SHARE = 0.01
+
 
 class Verdict(StrEnum):
     """What is said of a trial or a campaign; the worst wins."""
@@ -287,6 +290,9 @@ class Attempt:
     trace: AttemptTrace
     wall_s: float
     cpu_s: float = 0.0
+    delayed_s: float = (
+        0.0  # others kept it from running for so long, as far as was seen
+    )
     kill_point: str | None = None  # where it was interrupted, as it landed
     reached: bool = True  # False: the planned kill point was never reached
     signal: str | None = None
@@ -313,6 +319,13 @@ class Attempt:
     restarts: tuple[Restart, ...] = ()  # starts within it, until they are told apart
     is_restart: bool = False  # begun by a launcher that outlived the attempt before
     stuck: bool = False  # once a rank was gone, no other one made a step until the end
+
+    @property
+    def undelayed_share(self) -> float:
+        """The share of its time in which others did not keep it from running; above 0."""
+        if not self.wall_s:
+            return 1.0
+        return max(LEAST_SHARE, 1.0 - self.delayed_s / self.wall_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Stage:
     hang_s: float = 600.0  # an attempt that takes longer hangs
     finished_view: View | None = None  # of the baseline, for a start after the finish
     finished_attempt: Attempt | None = None
+    timed: tuple[Attempt, ...] = ()  # uninterrupted runs by which windows are sized
     on_attempt: Callable[[str, Attempt], None] = lambda phase, attempt: None
     zygote: Zygote | None = None  # None: every attempt is started fresh
     log: OpLog | None = None  # file ops of a run that was left alone ...
@@ -104,12 +105,16 @@ class Stage:
             return "what a launcher does with a signal is its own"
         return None
 
-    @property
-    def pace(self) -> Pace | None:
-        """How fast the uninterrupted program is, once that is known."""
-        if self.finished_attempt is None:
-            return None
-        return Pace.of(self.finished_attempt)
+    def pace_of(self, path: str) -> Pace | None:
+        """Return how fast the uninterrupted program is, once that is known.
+
+        Args:
+            path: "warm" or "cold", as the attempts are that will be struck: a fresh
+                process does its first steps more slowly than a forked one.
+        """
+        same = [run for run in self.timed if run.path == path]
+        known = [*self.timed[-1:], *same[-1:]]
+        return Pace.of(known[-1]) if known else None
 
     @property
     def story(self) -> Story | None:
@@ -118,8 +123,9 @@ class Stage:
         if settings.notice is None:
             return None
         grace_s = settings.grace_s
-        if settings.grace_steps is not None and self.pace is not None:
-            grace_s = settings.grace_steps * self.pace.step_s
+        pace = self.pace_of("cold")
+        if settings.grace_steps is not None and pace is not None:
+            grace_s = settings.grace_steps * pace.step_s
         return story(settings.notice, grace_s=grace_s)
 
     @property

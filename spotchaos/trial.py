@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spotchaos.clock import Clock
 from spotchaos.course import Course
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import (
@@ -261,7 +260,7 @@ def run_attempt(
                 hang_s=stage.hang_s + (_slowed_s(stage) if is_slow else 0.0),
                 quiet=quiet,
                 begun_s=begun_s,
-                pace=stage.pace,
+                pace=stage.pace_of("cold" if warm is None else "warm"),
                 done_before=sum(a.trace.completed for a in earlier),
                 follow_ups=follow_ups,
             )
@@ -270,7 +269,7 @@ def run_attempt(
             was_ended = attempt.ended in (Ended.RECLAIMED, Ended.HUNG)
             if (oplog is not None or rules) and not was_ended:
                 # Of a reclaimed machine the supervisor went with the program.
-                _await_log(running, stage.clock)
+                _await_log(running)
             around.learn(attempt)
             if oplog is not None:
                 oplog(running.oplog)
@@ -320,6 +319,7 @@ def _record(
         else read_restarts(running.trace_folder, struck_at_s=course.signalled_at_s),
         wall_s=running.wall_s,
         cpu_s=running.cpu_s,
+        delayed_s=running.fair_clock.delayed_s,
         kill_point=course.landed,
         reached=course.has_struck,
         signal=course.signal,
@@ -352,7 +352,7 @@ def _with_faults(attempt: Attempt, struck: Sequence[Struck]) -> Attempt:
     return replace(attempt, struck=tuple(struck), reached=attempt.reached or ended_it)
 
 
-def _await_log(running: RunningAttempt, clock: Clock) -> None:
+def _await_log(running: RunningAttempt) -> None:
     """Wait until the supervisor has written its last line; it notices the end itself.
 
     That is the end of the last process it serves, a daemon of the program's included.
@@ -360,6 +360,7 @@ def _await_log(running: RunningAttempt, clock: Clock) -> None:
     oplog = running.oplog
     if not oplog.exists():
         raise HarnessError("the supervisor of file ops did not come up")
+    clock = running.fair_clock
     deadline_s = clock.monotonic() + OPLOG_BOUND_S
     while clock.monotonic() < deadline_s:
         running.end_leftovers()

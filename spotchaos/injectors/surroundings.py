@@ -59,7 +59,7 @@ MOST_OF_THE_REST = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast the uninterrupted program is, in real seconds."""
+    """How fast the uninterrupted program is, in seconds in which it was not delayed."""
 
     horizon: int
     step_s: float
@@ -68,7 +68,8 @@ class Pace:
 
     @classmethod
     def of(cls, baseline: Attempt) -> Self:
-        """Measure the pace of an uninterrupted run."""
+        """Measure the pace of an uninterrupted run, without what a busy machine adds."""
+        own = baseline.undelayed_share
         ranks = baseline.trace.ranks.values()
         gaps = [
             after.t_s - before.t_s
@@ -83,9 +84,9 @@ class Pace:
         ]
         return cls(
             baseline.trace.completed,
-            statistics.fmean(gaps) if gaps else 0.0,
-            max(saves, default=0.0),
-            _end_s(baseline),
+            own * statistics.fmean(gaps) if gaps else 0.0,
+            own * max(saves, default=0.0),
+            own * _end_s(baseline),
         )
 
 
@@ -99,7 +100,9 @@ def _end_s(attempt: Attempt) -> float:
 
 
 def window_s(pace: Pace | None, *, done: int, poll_s: float, cloud_s: float) -> float:
-    """Return how many real seconds a notice lasts, so that it ends before the program.
+    """Return how many seconds a notice lasts, so that it ends before the program.
+
+    They are those of the attempt: seconds in which others kept it from running are left out.
 
     Args:
         pace: of the program; None: unknown, nothing is compressed.

@@ -19,6 +19,7 @@ from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
+from spotchaos.launch.fair_clock import FairClock
 from spotchaos.launch.freezing import Freezer, Stillness
 from spotchaos.launch.outer import Outer
 from spotchaos.launch.output import bound, denied_paths, keep_of, tail
@@ -33,7 +34,7 @@ from spotchaos.launch.zygote import Warm
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
 START_BOUND_S = 60.0
 END_BOUND_S = 20.0
-LOOK_EVERY_S, POLL_S = 10.0, 0.01  # at the size of the output; at what settles
+LOOK_EVERY_S, POLL_S = 0.5, 0.01  # at delays and the output's size; at what settles
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,8 @@ class RunningAttempt:
         self._reclaimed = False
         self._refusal: str | None = None
         self._conversation = Conversation(folder / "s")
-        self._freezer = Freezer(self.members, clock)
+        self.fair_clock = FairClock(clock, lambda: None if self._gone else self._outer)
+        self._freezer = Freezer(self.members, self.fair_clock)
         self._pages = Pages(self.trace_folder)
         self._before: frozenset[int] = frozenset()  # who trained at the first signal
         self._kept = False
@@ -139,14 +141,14 @@ class RunningAttempt:
     # --- waiting ---
 
     def wait(self, timeout_s: float | None = None) -> Halted | Exited | None:
-        """Return the next event; None if none came within `timeout_s` seconds.
+        """Return the next event; None if none came in `timeout_s` seconds of its clock.
 
         Raises:
             HarnessError: the attempt vanished although nobody ended it.
         """
         deadline_s = None
         if timeout_s is not None:
-            deadline_s = self._clock.monotonic() + timeout_s
+            deadline_s = self.fair_clock.monotonic() + timeout_s
         while True:
             with self._lock:
                 self._pump(0.0)
@@ -161,8 +163,9 @@ class RunningAttempt:
                     )
             bound(self.folder / "output")
             left_s = LOOK_EVERY_S
+            now_s = self.fair_clock.monotonic()
             if deadline_s is not None:
-                left_s = deadline_s - self._clock.monotonic()
+                left_s = deadline_s - now_s
                 if left_s <= 0:
                     return None
             self._wait_readable(min(left_s, LOOK_EVERY_S))
@@ -173,13 +176,13 @@ class RunningAttempt:
         Raises:
             HarnessError: it does not within `bound_s` seconds.
         """
-        deadline_s = self._clock.monotonic() + bound_s
+        deadline_s = self.fair_clock.monotonic() + bound_s
         while True:
             with self._lock:
                 self._pump(0.0)
                 if condition():
                     return
-            left_s = deadline_s - self._clock.monotonic()
+            left_s = deadline_s - self.fair_clock.monotonic()
             if left_s <= 0:
                 raise HarnessError(
                     f"an attempt did not {what} within {bound_s:g} s",
@@ -288,14 +291,14 @@ class RunningAttempt:
         """
         if "@" in kill_point:
             return True
-        deadline_s = self._clock.monotonic() + bound_s
-        stillness = Stillness(self._clock)
+        deadline_s = self.fair_clock.monotonic() + bound_s
+        stillness = Stillness(self.fair_clock)
         while True:
             with self._lock:
                 self._pump(0.0)
                 held = self._conversation.holding()
                 others = [h for r, h in self._ranks().items() if r not in held]
-            now_s = self._clock.monotonic()
+            now_s = self.fair_clock.monotonic()
             if stillness.all_hold([hello.host_pid for hello in others]):
                 return True
             if now_s >= deadline_s:
@@ -311,12 +314,6 @@ class RunningAttempt:
 
     def _process_of(self, inner_pid: int | None) -> Process | None:
         return next((p for p in self.members() if p.inner_pid == inner_pid), None)
-
-    @property
-    def leader_pid(self) -> int | None:
-        """Pid of the program's first process, here; None once it has ended."""
-        leader = self._process_of(self._leader)
-        return None if leader is None else leader.pid
 
     @property
     def over_at_s(self) -> float | None:
@@ -351,7 +348,7 @@ class RunningAttempt:
         """Ask every Python process of the program where it is; return what they say."""
         ranks = {hello.pid: rank for rank, hello in self._ranks().items()}
         return collect_stacks(
-            self.members(), self.trace_folder, ranks=ranks, clock=self._clock
+            self.members(), self.trace_folder, ranks=ranks, clock=self.fair_clock
         )
 
     # --- steering ---
@@ -384,11 +381,9 @@ class RunningAttempt:
         targets = self._targets(whom)
         number = signal.Signals[f"SIG{name}"]
         with self._lock:
-            told = set(self._trainers()).intersection(targets)
+            told = set(self._trainers()) & set(targets)
         self.told_rank = bool(told)
-        self.is_deaf = self.told_rank and all(
-            process_tree.ignores(pid, number) for pid in told
-        )
+        self.is_deaf = process_tree.all_ignore(told, number)
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)

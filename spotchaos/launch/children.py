@@ -25,9 +25,21 @@ RANK_GRACE_S = 30.0
 
 
 def launch_ranks(
-    count: int, port: int, environment: dict[str, str], become: Become
+    count: int,
+    port: int,
+    environment: dict[str, str],
+    become: Become,
+    *,
+    clock_of_children: Callable[[], Callable[[], float]],
 ) -> int:
     """Start every rank in a session of its own, as torchrun does, and wait for them.
+
+    Args:
+        count: of ranks.
+        port: at which they meet.
+        environment: of all of them.
+        become: has a child become its rank.
+        clock_of_children: makes the clock of what they are given to end.
 
     Returns:
         0 if every rank ended with 0, else the status of the first that did not, with
@@ -51,9 +63,10 @@ def launch_ranks(
             exit_after(lambda: become(environment))
         ranks[pid] = rank
     first_bad = 0
+    fair_s: Callable[[], float] = time.monotonic
     deadline: float | None = None
     while ranks:
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        left_s = None if deadline is None else max(0.0, deadline - fair_s())
         if select.select([wake], [], [], left_s)[0]:
             os.read(wake, 4096)
         for pid, status in iter(reap_one, None):
@@ -65,8 +78,10 @@ def launch_ranks(
                 caught.append(signal.SIGTERM)
         while caught:
             _signal_each(ranks, caught.pop(0))
-            deadline = deadline or time.monotonic() + RANK_GRACE_S
-        if deadline is not None and time.monotonic() >= deadline:
+            if deadline is None:
+                fair_s = clock_of_children()
+                deadline = fair_s() + RANK_GRACE_S
+        if deadline is not None and fair_s() >= deadline:
             _signal_each(ranks, signal.SIGKILL)
     return first_bad
 

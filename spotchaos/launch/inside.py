@@ -49,8 +49,9 @@ def _load(path: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from spotchaos.launch import children, namespaces
+    from spotchaos.launch import children, delays, namespaces
 else:
+    delays = _load(os.path.join(os.path.dirname(__file__), "delays.py"))
     children = _load(os.path.join(os.path.dirname(__file__), "children.py"))
     namespaces = _load(os.path.join(os.path.dirname(__file__), "namespaces.py"))
 
@@ -229,10 +230,11 @@ def end_all() -> list[int]:
 
     We adopt every orphan, so that nothing lives when we have no child any more.
     """
-    deadline = time.monotonic() + 5.0
+    fair_s = _clock_of_others()
+    deadline = fair_s() + 5.0
     while _has_children():
         left = children.descendants(os.getpid())
-        if time.monotonic() >= deadline:
+        if fair_s() >= deadline:
             return left
         for pid in left:
             children.kill(pid)
@@ -240,6 +242,12 @@ def end_all() -> list[int]:
             pass
         select.select([], [], [], 0.002)
     return []
+
+
+def _clock_of_others() -> Callable[[], float]:
+    """Return a clock that stands still while others keep our descendants from running."""
+    waits = delays.Delays(lambda: children.descendants(os.getpid()), time.monotonic)
+    return lambda: time.monotonic() - waits.total_s()
 
 
 def _has_children() -> bool:
@@ -300,12 +308,13 @@ def _serve(
     if master is not None:
         output = os.open(spec["output"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         poller.register(master, select.POLLIN)
+    fair_s: Callable[[], float] = time.monotonic
     report_at: float | None = None
     reported = False
     while True:
         timeout = None
         if report_at is not None and not reported:
-            timeout = max(0.0, report_at - time.monotonic()) * 1000
+            timeout = max(0.0, report_at - fair_s()) * 1000
         for descriptor, _ in poller.poll(timeout):
             if descriptor == wake:
                 os.read(wake, 4096)
@@ -315,12 +324,13 @@ def _serve(
                 poller.unregister(descriptor)
         for pid, status in iter(children.reap_one, None):
             if pid == leader:
-                report_at = time.monotonic() + spec["linger_s"]
+                fair_s = _clock_of_others()
+                report_at = fair_s() + spec["linger_s"]
                 code = children.exit_code(status)
                 _tell(spec, {"ended": code, "t": time.monotonic()})
         if report_at is not None and not reported:
             living = _others(supervisor)
-            if not living or time.monotonic() >= report_at:
+            if not living or fair_s() >= report_at:
                 reported = True
                 _tell(
                     spec,
@@ -398,7 +408,10 @@ def _run_leader(
     else:
         become = functools.partial(_become_program, spec, body=body)
         count, port = spec["ranks"], spec["master_port"]
-        os._exit(children.launch_ranks(count, port, environment, become))
+        status = children.launch_ranks(
+            count, port, environment, become, clock_of_children=_clock_of_others
+        )
+        os._exit(status)
 
 
 def _redirect(spec: Spec, slave: int | None) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,9 +98,9 @@ def catches(pid: int, number: int) -> bool:
     return _is_in_mask(pid, "SigCgt:", number)
 
 
-def ignores(pid: int, number: int) -> bool:
-    """Tell whether a process ignores a signal (proc_pid_status(5), SigIgn)."""
-    return _is_in_mask(pid, "SigIgn:", number)
+def all_ignore(pids: Collection[int], number: int) -> bool:
+    """Tell whether there are processes that all ignore a signal (SigIgn)."""
+    return bool(pids) and all(_is_in_mask(pid, "SigIgn:", number) for pid in pids)
 
 
 def _is_in_mask(pid: int, mask: str, number: int) -> bool:

@@ -99,7 +99,7 @@ def trained_behind(attempt: Attempt) -> int:
         return 0
     if attempt.over_at_s is None:
         return 0
-    late_s = attempt.over_at_s + BEHIND_S
+    late_s = attempt.over_at_s + BEHIND_S / attempt.undelayed_share
     late = (
         sum(mark.t_s > late_s for mark in rank.steps)
         for rank in attempt.trace.ranks.values()

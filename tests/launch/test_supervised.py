@@ -5,7 +5,6 @@ import json
 import pytest
 
 from spotchaos import trial
-from spotchaos.clock import SystemClock
 from spotchaos.launch.attempt import Exited
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.supervisor import supervisor_available
@@ -85,5 +84,5 @@ def test_the_log_ends_although_a_daemon_outlives_the_program(start):
     )
     assert attempt.wait(BOUND_S) == Exited(0)
     assert attempt.end_leftovers() == 1
-    trial._await_log(attempt, SystemClock())
+    trial._await_log(attempt)
     assert ops_of(attempt)[-1] == "end"
