@@ -13,8 +13,9 @@ def proves_nothing(case: Case, *, resume_after_finish: bool) -> Finding | None:
 
     Every plan comes through here. Either a machine or a process was taken away or stood
     still, or a fault struck, or a warning was heard, or an attempt ended otherwise than
-    the uninterrupted run does, or a start after the finish was asked for. A start that
-    follows an attempt to which nothing of this happened is no resume.
+    the uninterrupted run does, or advice came that is to change nothing, or a start after
+    the finish was asked for. A start that follows an attempt to which nothing of this
+    happened is no resume.
 
     Args:
         case: the trial, laid out.
@@ -42,9 +43,12 @@ def _was_disturbed(case: Case, link: Link) -> bool:
         return True
     if any(one.times for one in attempt.struck):
         return True
-    if notice is not None and (notice.paused or not notice.reclaimed):
-        # Advice, or what was withdrawn: to hear it and to train on is right.
-        return notice.paused or has_heard(attempt)
+    if notice is not None and notice.paused:
+        return True
+    if notice is not None and not notice.reclaimed:
+        # To train on is right. After mere advice that is all that is asked for.
+        is_advice = not notice.story.endswith("withdrawn")
+        return has_heard(attempt) or (is_advice and attempt.notice_at_s is not None)
     if attempt.signal is None and attempt.notice_at_s is None:
         return False
     if attempt.exit_code != 0 or link.joined is None or link.end < case.horizon:
