@@ -184,10 +184,7 @@ class RunningAttempt:
                     return
             left_s = deadline_s - self.fair_clock.monotonic()
             if left_s <= 0:
-                raise HarnessError(
-                    f"an attempt did not {what} within {bound_s:g} s",
-                    hint="is the machine overloaded?",
-                )
+                raise HarnessError(f"an attempt did not {what} within {bound_s:g} s")
             self._wait_readable(min(left_s, 0.5))
 
     def _wait_readable(self, timeout_s: float) -> None:
