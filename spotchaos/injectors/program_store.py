@@ -198,6 +198,7 @@ class ProgramStore:
         struck = [one for one in found if one is not None]
         self._fired |= {one.fault for one in struck}
         self._store.layer.disarm(fired=True)
+        self._store.layer.rest()
         return self._stored(log), struck
 
     def not_fired(self) -> list[Struck]:

@@ -142,6 +142,7 @@ class StorageLayer:
         self._busy: Counter[tuple[str, str]] = Counter()
         # (bucket, key) -> when it was last written, on the monotonic clock.
         self._written_s: dict[tuple[str, str], float] = {}
+        self._resting_since_s: float | None = None
 
     @property
     def log(self) -> Sequence[Entry]:
@@ -198,6 +199,15 @@ class StorageLayer:
         with self._lock:
             return self._busy[bucket, key] > 0
 
+    def rest(self) -> None:
+        """Let no time pass for what was written, until the next request.
+
+        How long a program takes to start is no matter of the store: a listing that lags
+        is as old for one that starts slowly.
+        """
+        with self._lock:
+            self._resting_since_s = self._clock.monotonic()
+
     def reset(self) -> None:
         """Disarm every fault, empty the log and the store."""
         with self._lock:
@@ -231,6 +241,11 @@ class StorageLayer:
         """Count the operation; return the name of the fault that strikes it, or ""."""
         struck = ""
         with self._lock:
+            if self._resting_since_s is not None:
+                rested_s = self._clock.monotonic() - self._resting_since_s
+                self._resting_since_s = None
+                for written in self._written_s:
+                    self._written_s[written] += rested_s
             self._done[operation.kind, operation.name] += 1
             self._busy[operation.bucket, operation.key] += 1
             for armed in self._armed:
