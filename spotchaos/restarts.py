@@ -17,6 +17,7 @@ _NOT_FIRST: Mapping[str, Any] = {
     "signalled_step": None,
     "whom": "all",
     "told_rank": True,
+    "is_deaf": False,
     "sent": (),
     "unsent": (),
     "notice_at_s": None,
