@@ -52,11 +52,15 @@ Tell = Callable[[Event], None]
 
 
 class BaselineFailed(Exception):  # noqa: N818 - it carries a finding, it is no error
-    """The groundwork cannot be laid; carries the finding that says why."""
+    """The groundwork cannot be laid; carries the finding that says why.
 
-    def __init__(self, finding: Finding) -> None:
+    `baseline` holds the uninterrupted runs, if there are some that ended well.
+    """
+
+    def __init__(self, finding: Finding, baseline: Baseline | None = None) -> None:
         super().__init__(finding.message)
         self.finding = finding
+        self.baseline = baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class _Builder:
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
         if facts.finding is not None:
-            raise BaselineFailed(facts.finding)
+            raise BaselineFailed(facts.finding, facts.baseline)
         baseline = replace(
             facts.baseline, patterns=written_patterns(first), light=light
         )
