@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.clock import Clock
+from spotchaos.edges import Landscape
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
 from spotchaos.failing import failure_of, kept_from
@@ -34,7 +35,7 @@ from spotchaos.launch.zygote import Zygote
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
 from spotchaos.persistence import oplog
-from spotchaos.plan import KillPoint, Landscape, Plan
+from spotchaos.plan import KillPoint, Plan
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import main_rank, run_attempt

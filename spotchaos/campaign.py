@@ -486,13 +486,15 @@ class Campaign:
             "spot_checked": 0 if self._skipper is None else self._skipper.checked,
             "not_run": [str(plan) for plan in self._not_run],
             "not_reached": missed + dropped,
+            "gaps": 0 if land is None else len(land.moments.gaps),
+            "gaps_not_struck": []
+            if land is None
+            else land.moments.not_struck(Plan.parse(t.plan) for t, _ in self.done),
             "inside_save": bool(land is not None and land.file_ops is not None),
         }
 
 
-def _doubted(
-    baseline: Baseline, done: Sequence[tuple[Trial, Judgement]]
-) -> Baseline:
+def _doubted(baseline: Baseline, done: Sequence[tuple[Trial, Judgement]]) -> Baseline:
     """Return the baseline, not repeatable if a trial left it before its interruption."""
     luck = (
         f

@@ -7,7 +7,7 @@ uninterrupted run it moved where that was made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from spotchaos.model import StepMark
 from spotchaos.trace.lookup import RankLine, draws_between
@@ -16,8 +16,8 @@ from spotchaos.trace.lookup import RankLine, draws_between
 # the sampler draws more.
 ITERATOR_WORDS = 2
 # Two stretches of independent draws that share no sample although so many are expected
-# to be shared: by chance once in fifty (e^-4).
-EXPECTED_SHARED = 4.0
+# to be shared: by chance once in 150 (e^-5).
+EXPECTED_SHARED = 5.0
 
 
 def is_drawn(
@@ -90,30 +90,31 @@ def _is_iterator_only(line: RankLine, stream: str, place: int) -> bool:
 def _goes_on(steps: Mapping[int, StepMark], place: int) -> bool:
     """Whether an order without repetition goes on after step `place`.
 
-    The samples right before and right after are then disjoint, as those of independent
-    draws would hardly be.
+    The samples before and after are then disjoint, as those of independent draws would
+    hardly be. An order may begin or end close by: few steps beside many tell as well.
     """
     drawn = [sample for step in sorted(steps) for sample in steps[step].samples or ()]
     size = _size(len(drawn), len(set(drawn)))
-    for before, after in _around(steps, place):
-        if len(before) * len(after) / size >= EXPECTED_SHARED:
-            return not before & after
+    before, after = _reach(steps, place, -1), _reach(steps, place + 1, 1)
+    for few in after:
+        many = next(
+            (b for b in before if len(b) * len(few) >= EXPECTED_SHARED * size), None
+        )
+        if many is not None and not many & few:
+            return True
     return False
 
 
-def _around(
-    steps: Mapping[int, StepMark], place: int
-) -> Iterator[tuple[set[str], set[str]]]:
-    """Yield the samples of ever more steps before and after a place."""
-    before: set[str] = set()
-    after: set[str] = set()
-    for distance in range(max(steps, default=0)):
-        earlier, later = steps.get(place - distance), steps.get(place + 1 + distance)
-        if earlier is None or later is None:
-            return
-        before |= {*(earlier.samples or ())}
-        after |= {*(later.samples or ())}
-        yield before, after
+def _reach(
+    steps: Mapping[int, StepMark], step: int, direction: int
+) -> list[frozenset[str]]:
+    """Return the samples of one step, of two, and so on, in one direction."""
+    found: list[frozenset[str]] = []
+    while step in steps:
+        more = frozenset(steps[step].samples or ())
+        found.append(found[-1] | more if found else more)
+        step += direction
+    return found
 
 
 def _size(drawn: int, distinct: int) -> float:
