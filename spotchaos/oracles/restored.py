@@ -17,7 +17,7 @@ from spotchaos.oracles.causes import (
     wrong,
 )
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.torn import strays, untied
+from spotchaos.oracles.torn import strays
 from spotchaos.oracles.views import RankView
 from spotchaos.oracles.words import (
     HINTS,
@@ -166,18 +166,12 @@ def _lost(
         name,
         f"the program resumed at step {view.joined}, but {which} came back"
         f" {came}{on_ranks(ranks, link.views)}",
-        hint=_hint_of(hint, component, part),
+        hint=hint if part is None else HINTS[f"part of {component}"],
         attempt=link.number,
         step=view.joined + 1,
         rank=ranks[0],
         component=component,
     )
-
-
-def _hint_of(hint: str, component: str, part: tuple[str, str] | None) -> str:
-    if part is None:
-        return hint
-    return HINTS["tied" if "tied" in part[1] else f"part of {component}"]
 
 
 def _lost_frozen(link: Link) -> Iterator[Finding]:
@@ -208,11 +202,6 @@ def _part(case: Case, view: RankView, component: str) -> tuple[str, str] | None:
     table, found = case.baseline.tensors.get(view.rank), view.trace.tensors.get(0)
     if not table or found is None:
         return None
-    apart = untied(found, table, component=component, step=view.joined)
-    if apart:
-        places = listed(map(place_of, apart[:2]))
-        which = f"{len(apart)} of the weights that two modules share ({places})"
-        return which, "as separate ones: they were tied before, and are not any more"
     lost = strays(found, table, component=component, step=view.joined)
     if lost is None:
         return None
