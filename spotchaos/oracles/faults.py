@@ -43,6 +43,9 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
             yield _upload_lost(finding, link)
             continue
         if link is not None and finding.name in _LOST and _broke_off_a_save(link):
+            joined = {one.number: one.joined for one in case.links}
+            if (joined.get(finding.attempt or 0) or 0) >= _whole_before(link) > 0:
+                continue  # what was broken off is no checkpoint that it should have taken
             yield replace(
                 finding,
                 name="error-destroyed-checkpoint",
@@ -105,6 +108,19 @@ def _broke_off_a_save(link: Link) -> bool:
         if save.step == attempt.signalled_step == attempt.trace.completed
     ]
     return bool(broken) and (len(saves) > len(broken) or bool(link.saved))
+
+
+def _whole_before(link: Link) -> int:
+    """Return the step of the newest save before the one that a signal broke off."""
+    attempt, began = link.attempt, link.joined or 0
+    steps = [
+        began + save.of_step
+        for rank in attempt.trace.ranks.values()
+        for save in rank.saves
+        if save.step < (attempt.signalled_step or 0)
+    ]
+    steps += [save.step for save in link.saved]
+    return max(steps, default=0)
 
 
 def _went_on(attempt: Attempt) -> bool:

@@ -138,3 +138,11 @@ def test_ctrl_c_within_a_save_that_took_the_old_checkpoint_as_well_is_named():
 def test_what_broke_off_no_save_by_an_error_keeps_its_name(changes):
     found = names(judge(broken_off(LOST_ALL, **changes), BASELINE))
     assert "error-destroyed-checkpoint" not in found
+
+
+def test_a_save_that_was_broken_off_is_none_that_a_resume_should_have_taken():
+    # It joins at the save before, that of step 8, which is whole.
+    late, early = PLAIN.trial([13]), PLAIN.trial([11])
+    trial = replace(late, attempts=(late.attempts[0], *early.attempts[1:]))
+    assert names(judge(trial, BASELINE)) == ["stale-resume"]
+    assert names(judge(broken_off(trial), BASELINE)) == []
