@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.clock import Clock
+from spotchaos.edges import Landscape
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
 from spotchaos.failing import failure_of, kept_from
@@ -34,7 +35,7 @@ from spotchaos.launch.zygote import Zygote
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
 from spotchaos.persistence import oplog
-from spotchaos.plan import KillPoint, Landscape, Plan
+from spotchaos.plan import KillPoint, Plan
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import main_rank, run_attempt
@@ -52,11 +53,15 @@ Tell = Callable[[Event], None]
 
 
 class BaselineFailed(Exception):  # noqa: N818 - it carries a finding, it is no error
-    """The groundwork cannot be laid; carries the finding that says why."""
+    """The groundwork cannot be laid; carries the finding that says why.
 
-    def __init__(self, finding: Finding) -> None:
+    `baseline` holds the uninterrupted runs, if there are some that ended well.
+    """
+
+    def __init__(self, finding: Finding, baseline: Baseline | None = None) -> None:
         super().__init__(finding.message)
         self.finding = finding
+        self.baseline = baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ class _Builder:
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
         if facts.finding is not None:
-            raise BaselineFailed(facts.finding)
+            raise BaselineFailed(facts.finding, facts.baseline)
         baseline = replace(
             facts.baseline, patterns=written_patterns(first), light=light
         )

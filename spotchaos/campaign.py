@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
@@ -36,7 +36,7 @@ from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
-from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
+from spotchaos.model import Baseline, Finding, Judgement, Note, Trial, Verdict, worst
 from spotchaos.oracles import may_be_torn
 from spotchaos.plan import Plan
 from spotchaos.scheduling import jobs_for, most_telling_first, own_part, plans_of
@@ -136,7 +136,9 @@ class Campaign:
                 self._settings = replace(self._settings, jobs=self._jobs)
                 self.work(ground)
         except BaselineFailed as failed:
-            return self._end(failed.finding, hint=failed.finding.hint)
+            return self._end(
+                failed.finding, hint=failed.finding.hint, baseline=failed.baseline
+            )
         except KeyboardInterrupt:
             return self._end(None, interrupted=True)
         except HarnessError as error:
@@ -426,6 +428,7 @@ class Campaign:
         trouble: str | None = None,
         hint: str | None = None,
         interrupted: bool = False,
+        baseline: Baseline | None = None,
     ) -> Outcome:
         done = tuple(sorted(self.done, key=lambda pair: pair[0].number))
         findings = gather((t, f.name) for t, j in done for f in j.findings)
@@ -433,6 +436,7 @@ class Campaign:
         ground = self._groundwork
         if ground is not None:
             notes = [(n.name, ()) for n in ground.notes] + notes
+            baseline = _doubted(ground.baseline, done)
         if finding is not None:
             findings = [(finding.name, ()), *findings]
             trouble = trouble or finding.message
@@ -445,7 +449,7 @@ class Campaign:
             settings=self._settings,
             verdict=worst(verdicts),
             holds_up_to=weakest_of([j.holds_up_to for _, j in done]),
-            baseline=ground.baseline if ground is not None else None,
+            baseline=baseline,
             trials=done,
             findings=tuple(findings),
             notes=tuple(dict(notes).items()),
@@ -482,5 +486,23 @@ class Campaign:
             "spot_checked": 0 if self._skipper is None else self._skipper.checked,
             "not_run": [str(plan) for plan in self._not_run],
             "not_reached": missed + dropped,
+            "gaps": 0 if land is None else len(land.moments.gaps),
+            "gaps_not_struck": []
+            if land is None
+            else land.moments.not_struck(Plan.parse(t.plan) for t, _ in self.done),
             "inside_save": bool(land is not None and land.file_ops is not None),
         }
+
+
+def _doubted(baseline: Baseline, done: Sequence[tuple[Trial, Judgement]]) -> Baseline:
+    """Return the baseline, not repeatable if a trial left it before its interruption."""
+    luck = (
+        f
+        for _, said in done
+        for f in said.findings
+        if f.name == "not-repeatable" and f.step is not None
+    )
+    found = next(luck, None)
+    if found is None:
+        return baseline
+    return replace(baseline, repeatable=False, differs_at=found.message)

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
+from spotchaos.edges import Landscape
 from spotchaos.model import Attempt, RankTrace, Trial
+from spotchaos.moments import Moments, moments_of
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence import oplog
-from spotchaos.plan import KillPoint, Landscape
+from spotchaos.plan import KillPoint
 from spotchaos.stage import is_resume_point
 from spotchaos.trial import main_rank
 
@@ -41,16 +43,20 @@ def landscape_of(
         log: its op log; None: there are no file sites.
     """
     inside: list[KillPoint] = []
+    moments = Moments()
+    saves = [
+        (s.step, s.number) for s in rank.saves if is_resume_point(s.paths, patterns)
+    ]
     if log is not None and recorded is not None:
         inside = points_inside(log, recorded, patterns)
+        moments = moments_of(log, recorded, saves=len(saves))
     return Landscape(
         file_ops=None if log is None else log.last,
         inside_saves=inside,
         horizon=rank.completed,
         counts=rank.counts,
-        saves=[
-            (s.step, s.number) for s in rank.saves if is_resume_point(s.paths, patterns)
-        ],
+        saves=saves,
+        moments=moments,
         epoch_ends=[step for step in rank.epochs if step > 0],
     )
 

@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 
 from spotchaos.baseline import Groundwork
+from spotchaos.chance import draw
+from spotchaos.edges import Landscape, edges, every_file_op, every_step
 from spotchaos.errors import HarnessError
-from spotchaos.plan import Landscape, Plan, draw, edges, every_file_op, every_step
+from spotchaos.plan import Plan
 from spotchaos.settings import DEFAULT_KILL_AT, Settings
 from spotchaos.stage import plan_of_faults
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spotchaos.clock import Clock, SystemClock
+from spotchaos.edges import Landscape
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import (
     DiskFault,
@@ -38,7 +39,7 @@ from spotchaos.launch.zygote import Warm, Zygote
 from spotchaos.model import Attempt, SaveMark
 from spotchaos.oracles.saves import pattern_of
 from spotchaos.persistence.oplog import OpLog
-from spotchaos.plan import KillPoint, Landscape, Plan
+from spotchaos.plan import KillPoint, Plan
 from spotchaos.providers.stories import Story, story
 from spotchaos.settings import Settings
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spotchaos.model import StepMark
+from spotchaos.oracles.drawn import is_drawn, is_within_an_order
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.views import Difference, RankView
 from spotchaos.trace.lookup import STRONG, RankLine, is_stream
@@ -175,21 +176,47 @@ def draws_order(view: RankView, stream: str) -> bool:
         return False
     if found.step > view.joined + 1:
         return _moves(view.line, stream, view.joined, found.step - 1)
+    drawn = is_drawn(view.line, stream, found.step, is_order=found.is_other_order)
+    if drawn is None:
+        # What was drawn before the first state is the same if it begins alike again; and
+        # a batch of that order shows that the order is the same.
+        return (
+            found.instead is None
+            and stream not in view.disturbed
+            and view.restored.get(stream) != "fresh"
+        )
+    if not drawn:
+        return False
     # An order that another seed draws has no batch of the line: it is the place in it
     # that was lost, unless the stream is back at that place or at the start.
     if stream not in view.disturbed:
+        if found.instead == 1 and _begins_again(view, stream, found):
+            return False
         if found.instead in (None, 1):
             return True
         if not found.is_other_order:
             return bool(view.looked[stream])
         return _is_back(view, stream, found.instead)
     if not found.is_other_order:
-        # The same samples, otherwise augmented: by numbers that each step draws.
-        return _moves(view.line, stream, view.joined, view.joined + 1)
+        return True
     # A stream that was moved draws another order only where one is drawn: as an epoch
     # begins, or in each step. Else it was moved because the program drew one again.
     return found.instead is None and (
-        _begins_epoch(view) or _moves(view.line, stream, view.joined, view.joined + 1)
+        _begins_epoch(view)
+        or _moves(view.line, stream, view.joined - 1, view.joined + 1)
+    )
+
+
+def _begins_again(view: RankView, stream: str, found: Mixup) -> bool:
+    """Whether a generator of an iterator's own began again with it, within an order.
+
+    Its state would draw the next order; what was lost is the place in this one.
+    """
+    return (
+        stream == "rng.own"
+        and found.is_other_order
+        and view.restored.get(stream) == "fresh"
+        and is_within_an_order(view.line, view.joined)
     )
 
 
@@ -227,6 +254,20 @@ def _moves(line: RankLine, stream: str, earlier: int, later: int) -> bool:
     states = [line.states.get(step) for step in range(earlier, later + 1)]
     values = {s.components.get(stream) for s in states if s is not None}
     return len(values) != 1 or None in states
+
+
+def may_matter(view: RankView, stream: str) -> bool:
+    """Whether a stream that is no known cause may have done something all the same.
+
+    What the line reads it for after the join is hidden by what differs already; and a
+    batch that nothing explains may have been made by anything.
+    """
+    if not any(d.matters for d in view.differences):
+        return False
+    found = mixup(view)
+    if found is not None and not found.is_other_order:
+        return True
+    return _moves(view.line, stream, view.joined, max(view.line.states, default=0))
 
 
 def frozen(view: RankView) -> int | str | None:

@@ -39,7 +39,8 @@ _UNKNOWN_CAUSE = (
 _UNKNOWN_BATCH = (
     "something that is not in the checkpoint makes this batch: a random generator of the"
     " program's own (numpy.random.default_rng, random.Random), an augmentation drawn in a"
-    " worker, an epoch that the data set is told, data that the program makes as it goes"
+    " worker, a copy of the data set in workers that started before it was changed, an"
+    " epoch that the data set is told, data that the program makes as it goes"
 )
 
 __all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"]
@@ -207,16 +208,29 @@ def _is_of_an_unseen_optimizer(link: Link, rank: int, first: Difference) -> bool
 
 
 def _diverged(link: Link, rank: int, first: Difference) -> Finding:
-    words = listed(map(name_of, first.components))
+    lost = link.views[rank].streams
+    parts = [c for c in first.components if c not in lost] or [*first.components]
+    words = listed(map(name_of, parts))
+    if lost:
+        told = (
+            f"step {first.step}, after the resume at step {link.joined}, differs in"
+            f" {words}, and it cannot be told why: one of {listed(map(name_of, lost))},"
+            " which did not come back but, as far as can be seen, did not make it in the"
+            " uninterrupted run, or something else that is not in the checkpoint"
+        )
+    else:
+        told = (
+            f"everything that is known of step {link.joined} was restored, and step"
+            f" {first.step} differs in {words}"
+        )
     return Finding(
         "diverged",
-        f"everything that is known of step {link.joined} was restored, and step"
-        f" {first.step} differs in {words}",
-        hint=_UNKNOWN_BATCH if "batch" in first.components else _UNKNOWN_CAUSE,
+        told,
+        hint=_UNKNOWN_BATCH if "batch" in parts else _UNKNOWN_CAUSE,
         attempt=link.number,
         step=first.step,
         rank=rank,
-        component=first.components[0],
+        component=parts[0],
     )
 
 

@@ -92,6 +92,8 @@ def durability(
     first = new[0]
     names = [finding.name for finding in new]
     name = _name(names, resumed, cut)
+    if name == "silent-damage" and _is_of_data(judgement, first):
+        name = None
     is_of_two = "mixed-steps" in names or _goes_on_elsewhere(judgement, new, resumed)
     if name is None and is_of_two:
         name = "mixed-steps"
@@ -108,6 +110,23 @@ def durability(
         message=_message(name, resumed, cut),
         hint=_hint(name, cut),
         where=where or first.where,
+    )
+
+
+def _is_of_data(judgement: Judgement, first: Finding) -> bool:
+    """Tell whether the state is whole, and what it is trained on is another.
+
+    As after a preparation of data that a kill interrupted and the next start took for
+    done, or did twice.
+    """
+    if first.name != "diverged" or not judgement.resumes:
+        return False
+    last = judgement.resumes[-1]
+    is_data = first.component in ("batch", "samples")
+    return is_data and all(
+        components.get(name, last.joined) == last.joined
+        for components in last.restored.values()
+        for name in ("weights", "buffers", "optimizer", "averages")
     )
 
 

@@ -10,6 +10,7 @@ from spotchaos.findings import FINDINGS
 from spotchaos.model import Attempt, Ended, Finding, Struck
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import unsaved
+from spotchaos.trace.format import FILE_SITES
 
 # What a resume looks like whose old checkpoint was destroyed by an error.
 _LOST = frozenset({"resume-failed", "silent-restart", "stale-resume", "foreign-resume"})
@@ -41,6 +42,19 @@ def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
         if link is not None and finding.name in _NOT_STORED and _went_on(link.attempt):
             yield _upload_lost(finding, link)
             continue
+        if link is not None and finding.name in _LOST and _broke_off_a_save(link):
+            joined = {one.number: one.joined for one in case.links}
+            if (joined.get(finding.attempt or 0) or 0) >= _whole_before(link) > 0:
+                continue  # what was broken off is no checkpoint that it should have taken
+            yield replace(
+                finding,
+                name="error-destroyed-checkpoint",
+                message=f"SIG{link.attempt.signal} broke off a save of attempt"
+                f" {link.number}, and the checkpoint before it is lost as well:"
+                f" {finding.message}",
+                hint=_BESIDE,
+            )
+            continue
         struck = None if link is None else _fault_of(link.attempt)
         if link is None or struck is None:
             yield finding
@@ -68,6 +82,45 @@ def is_ended_by_fault(attempt: Attempt) -> bool:
     return attempt.ended is Ended.FAILED and any(
         one.times and one.kind in ("error", "store") for one in attempt.struck
     )
+
+
+def _broke_off_a_save(link: Link) -> bool:
+    """Whether a signal became an error within a save, after a save that was whole.
+
+    Python raises for Ctrl-C where it is; a handler may for others. Who is ended by a
+    signal's default action, or by a reclaim, is killed and meets no error.
+    """
+    attempt = link.attempt
+    site = (attempt.kill_point or "").partition(":")[0]
+    has_raised = attempt.signal == "INT" or (
+        attempt.signal not in (None, "KILL") and (attempt.exit_code or 0) > 0
+    )
+    if (
+        not has_raised
+        or attempt.ended is Ended.RECLAIMED
+        or site not in (*FILE_SITES, "save-begin")
+    ):
+        return False
+    saves = [save for rank in attempt.trace.ranks.values() for save in rank.saves]
+    broken = [
+        save
+        for save in saves
+        if save.step == attempt.signalled_step == attempt.trace.completed
+    ]
+    return bool(broken) and (len(saves) > len(broken) or bool(link.saved))
+
+
+def _whole_before(link: Link) -> int:
+    """Return the step of the newest save before the one that a signal broke off."""
+    attempt, began = link.attempt, link.joined or 0
+    steps = [
+        began + save.of_step
+        for rank in attempt.trace.ranks.values()
+        for save in rank.saves
+        if save.step < (attempt.signalled_step or 0)
+    ]
+    steps += [save.step for save in link.saved]
+    return max(steps, default=0)
 
 
 def _went_on(attempt: Attempt) -> bool:

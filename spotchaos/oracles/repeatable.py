@@ -72,7 +72,7 @@ def judge_baselines(
         light=light,
         control=None,
         repeatable=differs_at is None and observed is None,
-        differs_at=differs_at,
+        differs_at=differs_at or observed,
         not_compared=not_compared,
         patterns=(),
         observer_effect=observed is not None,

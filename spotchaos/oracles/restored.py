@@ -11,6 +11,7 @@ from spotchaos.oracles.causes import (
     is_foreign,
     is_restart,
     judged,
+    may_matter,
     mixup,
     streams,
     wrong,
@@ -58,7 +59,11 @@ def note_restored(case: Case) -> Iterator[Note]:
         if is_restart(link) or is_foreign(link) or link.join.disagrees:
             continue
         for view in link.views.values():
-            idle = [s for s in view.streams if s not in streams(link, view)]
+            idle = [
+                s
+                for s in view.streams
+                if s not in streams(link, view) and not may_matter(view, s)
+            ]
             if idle:
                 yield Note(
                     "rng-moved-without-effect",

@@ -6,10 +6,11 @@ is of the step at which its turn came: no component has a value that the run eve
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from spotchaos.model import Finding, Judgement
 from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.words import HINTS, listed, place_of
 
 # What such a checkpoint looks like to who compares whole components.
 CONSEQUENCES = frozenset(
@@ -34,6 +35,10 @@ def judge_torn(case: Case) -> Iterator[Finding]:
             table = case.baseline.tensors.get(rank)
             if table is None or 0 not in trace.tensors:
                 continue
+            apart = _untied_at(trace.tensors[0], table, saved=saved)
+            if apart is not None:
+                yield _tie_lost(link, rank, *apart)
+                break
             found = torn(trace.tensors[0], table, saved=saved)
             if found:
                 yield _finding(link, rank, found)
@@ -53,9 +58,11 @@ def may_be_torn(judgement: Judgement) -> bool:
 def without_consequences(found: Iterable[Finding]) -> Iterator[Finding]:
     """Leave out what follows from a torn checkpoint, in the attempt that loaded it."""
     found = list(found)
-    torn_in = {f.attempt for f in found if f.name == "torn-snapshot"}
+    causes = [f for f in found if f.name == "torn-snapshot" or f.hint == HINTS["tied"]]
+    explained = {cause.attempt for cause in causes}
     for finding in found:
-        if finding.attempt not in torn_in or finding.name not in CONSEQUENCES:
+        follows = finding.attempt in explained and finding.name in CONSEQUENCES
+        if finding in causes or not follows:
             yield finding
 
 
@@ -109,6 +116,46 @@ def strays(
     wrong = [name for name in names if tensors.get(name) != there.get(name)]
     right = [n for n in names if n not in wrong and there.get(n) != start.get(n)]
     return (wrong, len(names)) if wrong and right else None
+
+
+def untied(tensors: Tensors, row: Tensors) -> list[str]:
+    """Return weights that a resumed state has besides all those of a step.
+
+    Two names of one parameter are one tensor: it is two once the tie is lost.
+
+    Args:
+        tensors: of a resumed state.
+        row: of that step of the uninterrupted run.
+    """
+    there = {name: d for name, d in row.items() if name.startswith("weights/")}
+    if not there or any(tensors.get(name) != d for name, d in there.items()):
+        return []
+    return sorted(n for n in tensors if n.startswith("weights/") and n not in there)
+
+
+def _untied_at(
+    tensors: Tensors, table: Mapping[int, Tensors], *, saved: Collection[int]
+) -> tuple[int, list[str]] | None:
+    """Return the saved step whose weights a state has, and some more; None: no such one."""
+    for step in sorted({*saved} & table.keys(), reverse=True):
+        found = untied(tensors, table[step])
+        if found and step:
+            return step, found
+    return None
+
+
+def _tie_lost(link: Link, rank: int, step: int, apart: Sequence[str]) -> Finding:
+    names = listed(place_of(name) for name in apart[:2])
+    return Finding(
+        "weights-not-restored",
+        f"the program resumed at step {step}, but weights that two modules shared before"
+        f" are separate now ({names}): the tie was lost, and they are trained apart",
+        hint=HINTS["tied"],
+        attempt=link.number,
+        step=step + 1,
+        rank=rank,
+        component="weights",
+    )
 
 
 def _finding(link: Link, rank: int, found: Mapping[str, int]) -> Finding:

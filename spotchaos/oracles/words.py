@@ -45,6 +45,9 @@ HINTS: dict[str, str] = {
     "part of weights": "save the state_dict() of every module that is trained (a second"
     " network, a head, a loss with parameters of its own), and load each before the first"
     " step; load_state_dict(strict=True) tells what is missing",
+    "tied": "tie them again after loading (head.weight = embedding.weight,"
+    " model.tie_weights()), before the optimizer is built; load with load_state_dict,"
+    " which keeps ties, instead of setting new parameters",
     "part of optimizer": "save the state_dict() of every optimizer, and load each after it"
     " was built on the loaded model, with the same parameters in it",
     "frozen": "save the state_dict() of that module too, and load it before the first step;"

@@ -279,13 +279,18 @@ class Keeper:
         self._found: Found | None = None
         self._owners: list[Any] = []
 
+    def is_of_all(self) -> bool:
+        """Tell whether what was kept last is of the owners that live now, and of no other."""
+        kept = [reference() for reference in self._owners]
+        living = _owners()
+        return len(kept) == len(living) and all(a is b for a, b in zip(kept, living))
+
     def keep(self, found: Found) -> None:
         """Keep `found` in place of what was kept before."""
         size = sum(t.numel() * t.element_size() for _, t in found.weights)
         self.last = None
         self._found = found if size <= self._MOST_BYTES else None
-        owners = [*STRUCTURE.roots(), *(o for _, o in LIVING.live_optimizers())]
-        self._owners = components.watched(owners, self._capture)
+        self._owners = components.watched(_owners(), self._capture)
 
     def _capture(self, _reference: Any) -> None:
         found, self._found = self._found, None
@@ -303,6 +308,11 @@ class Keeper:
         """Let go of everything."""
         self._found = self.last = None
         self._owners = []
+
+
+def _owners() -> list[Any]:
+    """Return what holds the state: its modules and optimizers."""
+    return [*STRUCTURE.roots(), *(o for _, o in LIVING.live_optimizers())]
 
 
 KEEPER = Keeper()

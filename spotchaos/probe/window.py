@@ -363,13 +363,26 @@ class Training:
         self, *, in_background: bool, base: Sample | None = None
     ) -> Sample | None:
         """Sample the state if the orders want that of this step."""
-        step = SESSION.steps
-        mode = SESSION.fingerprint
-        if step and mode == "light":
-            return None
-        if step and mode == "saves" and step % max(1, int(SESSION.orders["every"])):
-            return None
-        return self.sampled(in_background=in_background, base=base)
+        if self._is_wanted(SESSION.steps):
+            return self.sampled(in_background=in_background, base=base)
+        if not KEEPER.is_of_all():
+            # Another model is trained now: how that one ends is to be known as well.
+            try:
+                KEEPER.keep(self._found())
+            except Exception as error:
+                SESSION.trouble("last state", error)
+        return None
+
+    @staticmethod
+    def _is_wanted(step: int) -> bool:
+        if not step or SESSION.fingerprint not in ("light", "saves"):
+            return True
+        if SESSION.fingerprint == "light":
+            return False
+        return step % max(1, int(SESSION.orders["every"])) == 0
+
+    def _found(self) -> Found:
+        return Found(self._phases.idle_sets(LIVING.separate_optimizers()))
 
     def sampled(
         self, *, in_background: bool = False, base: Sample | None = None
@@ -383,7 +396,7 @@ class Training:
                     LIVING.drop_the_dead()
                 AVERAGES.search_objects()
                 OWN_GENERATORS.search()
-            found = Found(self._phases.idle_sets(LIVING.separate_optimizers()))
+            found = self._found()
             sample.fill(found, in_background=in_background, base=base)
             KEEPER.keep(found)
             DUMPS.write_state(SESSION.steps)

@@ -129,6 +129,12 @@ def _coverage(documents: Sequence[Document]) -> dict[str, Any]:
     if "not_run" in total:
         left = (d["coverage"].get("not_run") or () for d in documents)
         total["not_run"] = [plan for each in left for plan in each]
+    if "gaps_not_struck" in total:
+        # Struck by no part.
+        parts = [d["coverage"].get("gaps_not_struck") or () for d in documents]
+        total["gaps_not_struck"] = [
+            gap for gap in parts[0] if all(gap in part for part in parts)
+        ]
     return total
 
 

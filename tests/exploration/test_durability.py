@@ -186,3 +186,28 @@ def test_of_several_ranks_the_one_that_failed_by_itself_is_quoted(raised, expect
     assert [said for said in raised if said and said in message] == [
         said for said in raised if said and expected in said
     ]
+
+
+@pytest.mark.parametrize(
+    ("component", "weights", "expected"),
+    [
+        pytest.param("batch", 0, "diverged", id="other data for a whole state"),
+        pytest.param("loss", 0, "silent-damage", id="equal data"),
+        pytest.param("batch", "foreign", "silent-damage", id="damaged weights"),
+    ],
+)
+def test_prepared_data_that_a_kill_spoilt_are_no_damaged_checkpoint(
+    component, weights, expected
+):
+    said = judged("diverged")
+    finding = replace(said.findings[0], component=component)
+    resume = Resume(
+        2,
+        0,
+        {0: {"weights": weights, "rng.torch": 0}},
+        newest_resume_point=None,
+        lost_steps=0,
+    )
+    said = replace(said, findings=(finding,), resumes=(resume,))
+    found = durability(said, resumed(3), Cut("write", "cache.part", where="train.py:7"))
+    assert found.name == expected

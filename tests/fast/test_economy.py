@@ -7,13 +7,15 @@ import pytest
 
 from spotchaos import scheduling
 from spotchaos.campaign import Campaign
+from spotchaos.chance import draw
 from spotchaos.clock import ManualClock
+from spotchaos.edges import Landscape, edges
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.events import AttemptEnded, PhaseStarted
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import FileOp, OpLog
-from spotchaos.plan import KillPoint, Landscape, Plan, draw, edges
+from spotchaos.plan import KillPoint, Plan
 from spotchaos.recorded import Recorded
 from spotchaos.scheduling import jobs_for, most_telling_first
 from spotchaos.settings import Settings

@@ -269,6 +269,8 @@ def test_a_light_run_that_is_equal_shows_no_effect_of_the_observer():
 def test_a_light_run_that_differs_shows_an_effect_of_the_observer(program, said):
     facts = judge_baselines((run(), run()), lightly(run(program)))
     assert facts.baseline.observer_effect
+    assert not facts.repeatable
+    assert facts.baseline.differs_at
     assert facts.finding.name == "not-repeatable"
     assert said in facts.finding.message
 

@@ -94,3 +94,55 @@ def test_a_resume_that_ends_for_a_fault_and_works_when_started_again_is_no_findi
 def test_a_resume_that_ends_for_a_fault_and_is_the_last_is_named():
     trial = trial_of(first(), refused(never_trained()))
     assert names(judge(trial, BASELINE)) == ["resume-failed"]
+
+
+def broken_off(trial, **changes):
+    """Return the trial with a save at step 12 that a signal broke off, after whole ones."""
+    attempt = trial.attempts[0]
+    ranks = {
+        n: replace(rank, steps=rank.steps[:12])
+        for n, rank in attempt.trace.ranks.items()
+    }
+    attempt = replace(
+        attempt,
+        trace=replace(attempt.trace, ranks=ranks),
+        **{
+            "ended": Ended.EXITED,
+            "signal": "INT",
+            "signalled_step": 12,
+            "kill_point": "file-op:40@all",
+            **changes,
+        },
+    )
+    return replace(trial, attempts=(attempt, *trial.attempts[1:]))
+
+
+LOST_ALL = PLAIN.trial([12], flaw=Flaw(restarts=True))
+
+
+def test_ctrl_c_within_a_save_that_took_the_old_checkpoint_as_well_is_named():
+    (finding,) = judge(broken_off(LOST_ALL), BASELINE).findings
+    assert finding.name == "error-destroyed-checkpoint"
+    assert "SIGINT broke off a save of attempt 1" in finding.message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"kill_point": "step-end:12"}, id="between saves"),
+        pytest.param({"ended": Ended.RECLAIMED}, id="reclaimed"),
+        pytest.param({"signal": "KILL", "exit_code": -9}, id="killed"),
+        pytest.param({"signal": "TERM", "exit_code": -15}, id="ended by default"),
+    ],
+)
+def test_what_broke_off_no_save_by_an_error_keeps_its_name(changes):
+    found = names(judge(broken_off(LOST_ALL, **changes), BASELINE))
+    assert "error-destroyed-checkpoint" not in found
+
+
+def test_a_save_that_was_broken_off_is_none_that_a_resume_should_have_taken():
+    # It joins at the save before, that of step 8, which is whole.
+    late, early = PLAIN.trial([13]), PLAIN.trial([11])
+    trial = replace(late, attempts=(late.attempts[0], *early.attempts[1:]))
+    assert names(judge(trial, BASELINE)) == ["stale-resume"]
+    assert names(judge(broken_off(trial), BASELINE)) == []

@@ -7,7 +7,7 @@ from flaws import Flaw
 from synthetic import Program
 
 from spotchaos.oracles import judge, may_be_torn
-from spotchaos.oracles.torn import strays, torn
+from spotchaos.oracles.torn import strays, torn, untied
 
 NAMES = [f"weights/{layer}.weight" for layer in range(4)]
 TABLE = {step: {name: f"{name}@{step}" for name in NAMES} for step in range(25)}
@@ -152,3 +152,11 @@ def test_the_finding_names_the_part_that_was_lost(component, changed, words):
     assert finding.name == f"{component}-not-restored"
     assert words in finding.message
     assert ("every" in finding.hint and "each" in finding.hint) is bool(changed)
+
+
+def test_a_tie_that_was_lost_leaves_weights_besides_all_those_of_a_step():
+    state = {**of(12, 12, 12, 12), "weights/head.weight": "weights/0.weight@12"}
+    assert untied(state, TABLE[12]) == ["weights/head.weight"]
+    assert untied(of(12, 12, 12, 12), TABLE[12]) == []
+    assert untied(state, TABLE[8]) == []
+    assert untied(state, {}) == []

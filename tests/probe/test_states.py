@@ -352,6 +352,41 @@ def test_the_last_state_is_whole_although_only_the_first_was_sampled(quick):
     assert few.states("finish")[0]["c"] == full.states("finish")[0]["c"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("fold(0)\nfold(1)\n", id="one after the other"),
+        pytest.param("fold(0)\nfold(1)\nfold(2)\n", id="three"),
+        pytest.param(
+            "def both():\n    first = fold(0)\n    second = fold(1)\nboth()\n",
+            id="the first lives on",
+        ),
+        pytest.param(
+            "def more():\n    net, _ = fold(0)\n    fold(1, net)\nmore()\n",
+            id="another optimizer",
+        ),
+    ],
+)
+def test_the_last_state_is_of_the_model_that_was_trained_last(quick, body):
+    script = (
+        """
+import random, torch
+random.seed(0)
+def fold(number, net=None):
+    torch.manual_seed(number)
+    net = net or torch.nn.Linear(4, 1)
+    opt = torch.optim.Adam(net.parameters(), 0.1)
+    for step in range(4):
+        net(torch.ones(2, 4) * step).sum().backward()
+        opt.step(); opt.zero_grad()
+    return net, opt
+"""
+        + body
+    )
+    full, few = quick(script), quick(script, fingerprint="light")
+    assert few.states("finish")[0]["c"] == full.states("finish")[0]["c"]
+
+
 def test_a_background_hash_equals_one_made_at_once(quick):
     # Large enough for a thread: 8 MB of weights.
     script = """

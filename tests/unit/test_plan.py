@@ -3,8 +3,11 @@
 import pytest
 from hypothesis import given, strategies as st
 
+from spotchaos.chance import draw
+from spotchaos.edges import Landscape, edges, every_step
 from spotchaos.errors import PlanError
-from spotchaos.plan import KillPoint, Landscape, Plan, draw, edges, every_step
+from spotchaos.moments import Moment, Moments
+from spotchaos.plan import KillPoint, Plan
 from spotchaos.trace.format import SITES, STORE_SITES
 
 LAND = Landscape(
@@ -118,3 +121,53 @@ def test_every_step_is_a_plan_of_its_own():
 def test_a_run_of_one_step_cannot_be_interrupted_by_chance():
     with pytest.raises(PlanError, match="horizon of 1 steps"):
         draw(0, trials=1, land=Landscape(horizon=1, counts={}))
+
+
+def _in_saves(*kinds, saves=4):
+    """Return a landscape of saves that are all made by ops of these kinds."""
+    moments = [
+        Moment(number, f"after {kind}", is_renaming=kind in ("unlink", "rename"))
+        for number, kind in enumerate(kinds * saves, 1)
+    ]
+    ends = [len(kinds) * (step // 5) for step in range(1, 5 * saves + 1)]
+    return Landscape(
+        horizon=5 * saves,
+        counts={},
+        saves=[(5 * n, n) for n in range(1, saves + 1)],
+        file_ops=len(moments),
+        moments=Moments(moments, ends, saves),
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_strikes_each_gap_before_it_strikes_one_again(seed):
+    kinds = ("creat", "write", "unlink", "symlink", "rename")
+    land = _in_saves(*kinds)
+    plans = draw(seed, trials=20, land=land)
+    assert land.moments.not_struck(plans) == []
+    assert plans[:5] == draw(seed, trials=5, land=land)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_plans_leave_what_another_has_left_on_disk(seed):
+    land = _in_saves("write")
+    plans = draw(seed, trials=12, land=land)
+    left = [(land.moments.struck(p.points[0]), p.points[1:]) for p in plans]
+    assert len(set(left)) >= 10
+
+
+def test_edges_strike_where_a_name_was_made_or_removed():
+    land = _in_saves("write", "unlink", "symlink", saves=3)
+    points = [plan.points[0] for plan in edges(land) if plan.points]
+    struck = {land.moments.struck(point)[0] for point in points}
+    assert "after unlink" in {moment.gap for moment in struck if moment is not None}
+
+
+def test_a_kill_at_a_step_strikes_the_gap_after_the_newest_save():
+    land = _in_saves("write", "rename", saves=3)
+    struck = {
+        step: land.moments.struck(KillPoint(site="step-end", occurrence=step))[0]
+        for step in (4, 5, 9, 10)
+    }
+    assert struck[4] is None
+    assert [struck[step].op for step in (5, 9, 10)] == [2, 2, 4]
