@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 import click
 
+from spotchaos.ending import interruptible
 from spotchaos.errors import HarnessError, SpotchaosError, UsageError, closest
 
 HELD, VIOLATED, USAGE, UNKNOWN = 0, 1, 2, 3
@@ -82,7 +83,9 @@ class Front(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run the command and exit with its status; never let an exception out."""
-        sys.exit(self._status(args, prog_name or "spotchaos", **extra))
+        with interruptible():
+            status = self._status(args, prog_name or "spotchaos", **extra)
+        sys.exit(status)
 
     def _status(self, args: Sequence[str] | None, prog_name: str, **extra: Any) -> int:
         try:

@@ -20,6 +20,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
 from spotchaos.launch.freezing import Freezer, Stillness
+from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.outer import Outer
 from spotchaos.launch.output import bound, denied_paths, keep_of, tail
 from spotchaos.launch.process_tree import Process, any_lives
@@ -487,6 +488,7 @@ class RunningAttempt:
         if self._group is not None:
             with contextlib.suppress(OSError):
                 self._group.rmdir()
+            LEAVING.forget(self._group)
         _RUNNING.discard(self)
         self.view.workspace.ends.discard(self.end)
         self._keep()

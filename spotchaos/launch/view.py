@@ -20,7 +20,7 @@ from spotchaos.launch import mounting
 from spotchaos.launch.copying import copy_metadata, copy_tree, is_whiteout, walk
 from spotchaos.launch.credentials import secret_paths
 from spotchaos.launch.layers import is_below, layer_of
-from spotchaos.launch.namespaces import remove_tree
+from spotchaos.launch.removal import remove_tree
 from spotchaos.launch.rename_safety import make_renamable
 
 if TYPE_CHECKING:
