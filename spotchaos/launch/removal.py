@@ -9,7 +9,7 @@ Standard library only: the cleaner loads this file by its path.
 """
 
 # Paths here are handed to system calls as they are.
-# ruff: noqa: PTH100, PTH101, PTH123, PTH208
+# ruff: noqa: PTH101, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def remove_tree(path: str) -> bool:
     Returns:
         Whether nothing is left of it; what cannot be removed stays.
     """
-    parent, name = os.path.split(os.path.abspath(path))
+    parent, name = os.path.split(path.rstrip("/"))
     try:
-        above = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        above = os.open(parent or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return True
     except OSError:
