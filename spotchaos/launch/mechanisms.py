@@ -23,6 +23,9 @@ from spotchaos.launch.scratch import Scratch
 TRY_BOUND_S = 60.0
 # A second choice must have room for some checkpoints; containers often give /dev/shm 64 MB.
 ROOM_BYTES = 1 << 30
+# Of a place for views; a view, an attempt and the name of its socket still come after it,
+# and all of it must fit into the 107 bytes of a Unix socket's path.
+DEEPEST_PLACE = 68
 SCRIPT = Path(__file__).with_name("namespaces.py")
 
 
@@ -123,7 +126,11 @@ def candidate_places() -> list[Path]:
         with contextlib.suppress(OSError):
             if shutil.disk_usage(place).free >= ROOM_BYTES and place not in places:
                 places.append(place)
-    return places
+    return sorted(places, key=_is_deep)
+
+
+def _is_deep(place: Path) -> bool:
+    return len(os.fsencode(place)) > DEEPEST_PLACE
 
 
 @functools.cache

@@ -26,7 +26,7 @@ from spotchaos.launch.removal import remove_tree
 
 PREFIX = "spotchaos-"
 SHARED_MEMORY = Path("/dev/shm")
-_LOCK_NAME = re.compile(rf"\.({PREFIX}[0-9a-f]{{12}})\.lock")
+_LOCK_NAME = re.compile(rf"\.({PREFIX}[0-9a-f]{{8}})\.lock")
 _OPEN_LOCK = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -45,7 +45,7 @@ class Scratch:
         if parent != SHARED_MEMORY:  # where each run looks
             places.add(parent)
         while True:
-            self.path = parent / f"{PREFIX}{secrets.token_hex(6)}"
+            self.path = parent / f"{PREFIX}{secrets.token_hex(4)}"
             self._lock_path = lock_of(self.path)
             LEAVING.keep(self.path)
             LEAVING.keep(self._lock_path)

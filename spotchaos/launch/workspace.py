@@ -30,10 +30,6 @@ from spotchaos.launch.view import View as View  # callers find it here
 # Below this much room an attempt would fail for want of it, and look like a finding.
 LEAST_FREE_BYTES = 64 << 20
 
-# Of a place for views; a view, an attempt and the name of its socket still come after it,
-# and all of it must fit into the 107 bytes of a Unix socket's path.
-DEEPEST_PLACE = 68
-
 
 class Workspace:
     """Owns everything that a campaign writes to disk, and removes it.
@@ -182,10 +178,8 @@ class Workspace:
 
 
 def _make_scratch(parent: Path | None) -> Scratch:
-    # Below it lie sockets, whose names are bounded: a deep TMPDIR comes last.
-    places = [parent] if parent else sorted(candidate_places(), key=_is_deep)
     trouble: OSError | None = None
-    for place in places:
+    for place in [parent] if parent else candidate_places():
         try:
             return Scratch(place)
         except OSError as error:
@@ -197,10 +191,6 @@ def _make_scratch(parent: Path | None) -> Scratch:
         if full
         else "set TMPDIR to a writable folder",
     )
-
-
-def _is_deep(place: Path) -> bool:
-    return len(str(place)) > DEEPEST_PLACE
 
 
 def _make_shared_memory() -> Scratch | None:

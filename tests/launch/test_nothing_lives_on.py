@@ -182,7 +182,7 @@ def test_a_closed_workspace_leaves_nothing(folder, mechanisms):
 
 
 def test_a_scratch_folder_without_an_owner_is_swept(folder, mechanisms, tmp_path):
-    old = tmp_path / f"{PREFIX}0123456789ab"
+    old = tmp_path / f"{PREFIX}01234567"
     (old / "view" / "u0").mkdir(parents=True)
     lock_of(old).touch()
     with Workspace(folder, tmp_path, mechanisms) as workspace:

@@ -42,7 +42,7 @@ for step in range(start, 6):
 
 HOLD = """
 mount -t tmpfs -o mode=1777 none /dev/shm
-mount -t tmpfs -o mode=1777 none /var/tmp
+mount --bind "$0" /var/tmp
 echo up
 exec cat
 """
@@ -53,7 +53,7 @@ class Machine:
 
     Attributes:
         work: the working folder of its runs, with a small program that saves each step.
-        tmp: their TMPDIR.
+        tmp: their TMPDIR, which is /var/tmp to them.
     """
 
     def __init__(self, root):
@@ -63,8 +63,9 @@ class Machine:
             folder.mkdir()
         self.tmp.chmod(0o1777)
         (self.work / "train.py").write_text(PROGRAM)
+        self._seen, self._runs = set(), []
         self._holder = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-ec", HOLD],
+            ["unshare", "--mount", "sh", "-ec", HOLD, str(self.tmp)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -75,10 +76,10 @@ class Machine:
             self.close()
             pytest.skip(f"no mount namespace can be had: {said}")
         inside = Path(f"/proc/{self._holder.pid}/root")
-        self.shm, self.var_tmp = inside / "dev/shm", inside / "var/tmp"
+        self.shm = inside / "dev/shm"
         self.environment = {
             **os.environ,
-            "TMPDIR": str(self.tmp),
+            "TMPDIR": "/var/tmp",  # a short name
             "HOME": str(self.home),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -86,26 +87,31 @@ class Machine:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
         }
-        self._seen = set()
 
     def close(self):
+        for run in self._runs:
+            run.kill()
+            run.wait()
+            run.stdout.close()
         self._holder.stdin.close()
         self._holder.wait()
         self._holder.stdout.close()
 
-    def start(self, *words, environment=None, stdout=subprocess.PIPE, cwd=None):
+    def start(self, *words, environment=None, command=None, cwd=None):
         """Start `spotchaos` with these words, as a terminal would: in a session."""
         enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
         enter += [f"--wdns={cwd or self.work}"]
-        return subprocess.Popen(
-            [*enter, sys.executable, "-m", "spotchaos", *words],
+        run = subprocess.Popen(
+            [*enter, *(command or [sys.executable, "-m", "spotchaos", *words])],
             env={**self.environment, **(environment or {})},
             stdin=subprocess.DEVNULL,
-            stdout=stdout,
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
+        self._runs.append(run)
+        return run
 
     def run(self, *words, **given):
         """Run `spotchaos` to its end; return its status and what it printed."""
@@ -116,9 +122,7 @@ class Machine:
     def left(self):
         """Return scratch and processes of runs that are still there."""
         found = [
-            str(path)
-            for place in (self.tmp, self.shm, self.var_tmp)
-            for path in place.iterdir()
+            str(path) for place in (self.tmp, self.shm) for path in place.iterdir()
         ]
         found += [f"{pid}: {words}" for pid, words in self.processes()]
         return found + self.groups()
@@ -158,6 +162,17 @@ class Machine:
         while (left := self.left()) and time.monotonic() < deadline_s:
             select.select([], [], [], 0.05)
         return left
+
+
+def lines_in(stream):
+    """Return how many events a run has written so far."""
+    return stream.read_bytes().count(b"\n") if stream.exists() else 0
+
+
+def wait_for_events(run, stream, events):
+    """Return once a run has written so many events, or has ended."""
+    while run.poll() is None and lines_in(stream) < events:
+        select.select([], [], [], 0.02)
 
 
 @pytest.fixture
