@@ -102,6 +102,17 @@ def catches(pid: int, number: int) -> bool:
     return False
 
 
+def has_open(pid: int, path: Path) -> bool:
+    """Tell whether a process has a file open."""
+    with contextlib.suppress(OSError):
+        wanted = path.stat()
+        for entry in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(entry.stat(), wanted):
+                    return True
+    return False
+
+
 def find_control_group(name: str) -> Path | None:
     """Return a version 2 control group below which we may make others; or None.
 
