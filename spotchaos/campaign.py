@@ -35,6 +35,7 @@ from spotchaos.grace_search import Found, given_in, search, used_in
 from spotchaos.judging import doubted, judge_trial, names_of
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program, check_program
+from spotchaos.launch.shortages import as_shortage
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
@@ -143,6 +144,9 @@ class Campaign:
             return self._end(None, interrupted=True)
         except HarnessError as error:
             return self._end(None, trouble=error.message, hint=error.hint)
+        except OSError as error:
+            short = as_shortage(error)
+            return self._end(None, trouble=short.message, hint=short.hint)
         return self._end(None)
 
     @contextmanager

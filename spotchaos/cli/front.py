@@ -12,6 +12,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -111,10 +112,24 @@ class Front(click.Group):
             # Whoever read us is gone; the interpreter must not trip over it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return UNKNOWN
+        except FileNotFoundError as error:
+            if _is_in_a_folder():
+                _print_error(*_unforeseen(error))
+                return UNKNOWN
+            _print_error("the working folder is gone", "cd to a folder that is there")
+            return USAGE
         except Exception as error:
             _print_error(*_unforeseen(error))
             return UNKNOWN
         return status if isinstance(status, int) else HELD
+
+
+def _is_in_a_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _print_error(message: str, hint: str | None) -> None:

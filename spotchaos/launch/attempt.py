@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import select
-import shutil
 import signal
 import socket
 import threading
@@ -28,7 +27,7 @@ from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
 from spotchaos.launch.spec import STRUCK
 from spotchaos.launch.targets import targets_of
-from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
+from spotchaos.launch.workspace import View
 from spotchaos.launch.zygote import Warm
 
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
@@ -334,17 +333,6 @@ class RunningAttempt:
         for path in denied_paths(self.output_tail):
             if self.view.is_refused(Path(path), also=self.readonly):
                 return path
-        return None
-
-    @property
-    def trouble(self) -> str | None:
-        """What went wrong on our side and may look like the program's doing."""
-        free = shutil.disk_usage(self.view.workspace.scratch).free
-        if free < LEAST_FREE_BYTES // 8:
-            return (
-                f"the disk of {str(self.view.workspace.scratch)!r}, where private "
-                "copies of what the program writes go, is full"
-            )
         return None
 
     def stacks(self) -> str:

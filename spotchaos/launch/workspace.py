@@ -19,16 +19,15 @@ from spotchaos.errors import HarnessError, UsageError
 from spotchaos.launch.copying import copy_tree
 from spotchaos.launch.layers import Layer, plan_layers, read_mounts
 from spotchaos.launch.mechanisms import (
+    ROOM_BYTES,
     Mechanisms,
     candidate_places,
     find_mechanisms,
 )
 from spotchaos.launch.removal import remove_tree
 from spotchaos.launch.scratch import SHARED_MEMORY, Scratch, sweep
+from spotchaos.launch.shortages import LEAST_FREE_BYTES
 from spotchaos.launch.view import View as View  # callers find it here
-
-# Below this much room an attempt would fail for want of it, and look like a finding.
-LEAST_FREE_BYTES = 64 << 20
 
 
 class Workspace:
@@ -195,6 +194,9 @@ def _make_scratch(parent: Path | None) -> Scratch:
 
 def _make_shared_memory() -> Scratch | None:
     try:
+        if shutil.disk_usage(SHARED_MEMORY).free < ROOM_BYTES:
+            return None  # what is enough for one run is not for several at a time
+
         return Scratch(SHARED_MEMORY)
     except OSError:
         return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spotchaos.trace.format import (
     HALTED_SLOT,
+    LOST_SUFFIX,
     MOMENT_SLOT,
     STEPS_SLOT,
     STRUCK_SLOT,
@@ -122,10 +123,15 @@ class Record:
         mark = {"k": kind, "t": round(monotonic(), 6), **values}
         line = encode(mark)
         with self._lock:
-            if self._file is None:
-                self._open()
-            assert self._file is not None
-            is_again = self._file.write(line)
+            try:
+                if self._file is None:
+                    self._open()
+                assert self._file is not None
+                is_again = self._file.write(line)
+            except OSError as error:
+                # The program is not to end of it; the harness, which reads this, is told.
+                self._note_loss(error.errno)
+                return mark
         self._set(MOMENT_SLOT, monotonic_ns())
         if is_again:
             for action in self.at_loss:
@@ -161,6 +167,13 @@ class Record:
     def _set(self, slot: int, value: int) -> None:
         if self._counters is not None:
             self._counters.set(slot, value)
+
+    def _note_loss(self, number: int | None) -> None:
+        try:
+            # It takes no descriptor, of which there may be none left.
+            os.mknod(self.path(f".{number}{LOST_SUFFIX}"))
+        except OSError:
+            return  # it is said already, or the harness will see how full the disk is
 
     def _open(self) -> None:
         self._file = Appending(self.path(".trace"))

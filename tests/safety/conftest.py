@@ -89,6 +89,7 @@ class Machine:
         }
 
     def close(self):
+        """End all that still runs."""
         for run in self._runs:
             run.kill()
             run.wait()
@@ -96,6 +97,11 @@ class Machine:
         self._holder.stdin.close()
         self._holder.wait()
         self._holder.stdout.close()
+
+    def mount(self, line):
+        """Change mounts of the machine, by one line of shell."""
+        enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
+        subprocess.run([*enter, "sh", "-ec", line], check=True)
 
     def start(self, *words, environment=None, command=None, cwd=None):
         """Start `spotchaos` with these words, as a terminal would: in a session."""
@@ -155,6 +161,13 @@ class Machine:
                         0
                     ] != "Z":
                         yield int(entry.name), said.decode(errors="replace")
+
+    def wait_until_processes_are_gone(self, bound_s):
+        """Return who still lives after at most `bound_s` seconds."""
+        deadline_s = time.monotonic() + bound_s
+        while (left := list(self.processes())) and time.monotonic() < deadline_s:
+            select.select([], [], [], 0.05)
+        return left
 
     def wait_until_nothing_is_left(self, bound_s):
         """Return what is still left after at most `bound_s` seconds."""
