@@ -13,7 +13,7 @@ import pytest
 from spotchaos.launch.process_tree import GROUP_ROOTS
 from spotchaos.launch.scratch import PREFIX
 
-BOUND_S = 120.0
+BOUND_S = 600.0
 
 PROGRAM = """
 import os, sys, torch

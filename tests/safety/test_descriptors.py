@@ -9,6 +9,8 @@ from spotchaos.probe.halt import Harness
 from spotchaos.probe.record import Appending, Record
 from tests.safety.conftest import PROGRAM
 
+pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy
+
 CLOSING = "import os\nos.closerange(3, 4096)\n"
 EACH_STEP = PROGRAM.replace(
     "    optimizer.step()\n", "    optimizer.step()\n    os.closerange(3, 4096)\n"
@@ -25,7 +27,14 @@ os.closerange(3, 4096)
 FORGETS = EACH_STEP.replace('optimizer.load_state_dict(state["optimizer"])', "pass")
 
 
-@pytest.mark.parametrize("source", [CLOSING + PROGRAM, EACH_STEP, DAEMON + PROGRAM])
+@pytest.mark.parametrize(
+    "source",
+    [
+        EACH_STEP,
+        pytest.param(CLOSING + PROGRAM, marks=pytest.mark.slow),
+        pytest.param(DAEMON + PROGRAM, marks=pytest.mark.slow),
+    ],
+)
 def test_a_right_program_that_closes_all_descriptors_holds(machine, source):
     (machine.work / "train.py").write_text(source)
     words = ("run", "--kill-at", "step-end:3", "--no-cache")

@@ -12,6 +12,8 @@ import pytest
 from spotchaos.ending import ENDING, Ending, interruptible
 from tests.safety.conftest import lines_in, wait_for_events
 
+pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy
+
 RUN = ("run", "--kill-at", "step-end:3", "--kill-at", "step-end:4", "--no-cache")
 PROGRAM = ("--", "python", "train.py", "{out}")
 

@@ -8,6 +8,8 @@ import pytest
 
 from tests.safety.conftest import wait_for_events
 
+pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy
+
 RUN = ("run", "--trials", "2", "--kill-at", "random", "--no-cache", "--json", "r.json")
 PROGRAM = ("--", "python", "train.py", "{out}")
 # Lines of the event stream that such a run writes, one for each phase and attempt.

@@ -10,6 +10,9 @@ import pytest
 from spotchaos.launch.shortages import as_shortage, shortage
 from tests.safety.conftest import PROGRAM
 
+pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy
+
+SLOW = pytest.mark.slow
 RUN = ("run", "--kill-at", "step-end:3", "--no-cache")
 TRAIN = ("--", "python", "train.py", "{out}")
 BIG = PROGRAM.replace(
@@ -44,7 +47,9 @@ def told(machine, *words, **given):
     return status, said
 
 
-@pytest.mark.parametrize("source", [BIG, CAREFUL, PLAIN])
+@pytest.mark.parametrize(
+    "source", [CAREFUL, pytest.param(BIG, marks=SLOW), pytest.param(PLAIN, marks=SLOW)]
+)
 def test_a_disk_that_fills_meanwhile_is_our_trouble(machine, source):
     (machine.work / "train.py").write_text(source)
     small_disk(machine, 100)
@@ -64,6 +69,7 @@ def test_a_disk_that_is_full_from_the_start_is_our_trouble(machine):
     assert (machine.work / "r.json").exists()
 
 
+@SLOW
 def test_small_shared_memory_is_enough(machine):
     loader = PROGRAM.replace(
         "start = 0\n",
@@ -77,6 +83,7 @@ def test_small_shared_memory_is_enough(machine):
     assert status == 0, said
 
 
+@SLOW
 def test_few_descriptors_are_enough_or_it_is_said(machine):
     command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m"]
     status, said = told(machine, command=[*command, "spotchaos", *RUN, *TRAIN])
@@ -94,6 +101,7 @@ def test_a_working_folder_that_is_gone_is_said(machine):
         assert "Hint:" in said
 
 
+@SLOW
 def test_a_very_long_working_folder_is_right_or_said(machine):
     code = f"""
 import os, sys
@@ -107,6 +115,7 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", "spotchaos", *{[*RUN, *TRA
     assert status == 0 or (status in (2, 3) and "Hint:" in said), said
 
 
+@SLOW
 def test_a_long_tmpdir_is_right_or_said(machine):
     deep = machine.tmp.joinpath(*["d" * 100] * 12)
     deep.mkdir(parents=True)
