@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -24,6 +24,8 @@ from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, PhaseStarted
 from spotchaos.launch.forkable import start_of
+from spotchaos.launch.leaving import LEAVING
+from spotchaos.launch.places import cache_folder as folder
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import Zygote, preloadable, raised_for
@@ -79,15 +81,6 @@ class Entry:
     stage: Mapping[str, Any]
     ground: Mapping[str, Any]
     modules: tuple[tuple[str, str], ...]
-
-
-def folder() -> Path | None:
-    """Return our own cache folder; None for a user who has no home."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return Path(base or Path.home() / ".cache") / "spotchaos"
-    except RuntimeError:  # neither HOME nor an entry in the list of users
-        return None
 
 
 def may_keep(settings: Settings) -> bool:
@@ -273,10 +266,16 @@ def _stamp(path: Path) -> Stamp:
 def _write(path: Path, content: bytes) -> None:
     """Put an entry in its place whole, and let the oldest ones go."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    Path(name).replace(path)
+    new = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
+    LEAVING.keep(new)
+    try:
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+        LEAVING.forget(new)
     entries = sorted(path.parent.glob("*.pickle"), key=lambda p: p.stat().st_mtime)
     for old in entries[:-MOST_KEPT]:
         old.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from spotchaos.baseline import BaselineFailed, Groundwork, Tell, lay
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.confirming import Confirmer
 from spotchaos.course import DEFAULT_GRACE_S
+from spotchaos.ending import ENDING
 from spotchaos.errors import HarnessError
 from spotchaos.events import (
     AttemptEnded,
@@ -32,8 +33,9 @@ from spotchaos.events import (
 )
 from spotchaos.grace_search import Found, given_in, search, used_in
 from spotchaos.judging import doubted, judge_trial, names_of
-from spotchaos.launch.mechanisms import find_mechanisms
+from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program, check_program
+from spotchaos.launch.shortages import as_shortage
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Baseline, Finding, Judgement, Note, Trial, Verdict, worst
@@ -107,7 +109,7 @@ class Campaign:
         self.done: list[tuple[Trial, Judgement]] = []
         self._plans: list[tuple[int, Plan]] = []  # with the numbers of their trials
         self._groundwork: Groundwork | None = None
-        self._mechanisms = find_mechanisms()
+        self._mechanisms: Mechanisms | None = None
         self._jobs = settings.jobs or 1
         self._skipper: Skipper | None = None
         self._skips = True
@@ -126,8 +128,9 @@ class Campaign:
         check_asked(settings)
         program = Program.from_settings(settings)
         check_program(program)
-        self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
         try:
+            self._mechanisms = find_mechanisms()
+            self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
             with self._laid(settings, program) as ground:
                 self._groundwork = ground
                 self._jobs = self._settings.jobs or jobs_for(ground)
@@ -143,6 +146,9 @@ class Campaign:
             return self._end(None, interrupted=True)
         except HarnessError as error:
             return self._end(None, trouble=error.message, hint=error.hint)
+        except OSError as error:
+            short = as_shortage(error)
+            return self._end(None, trouble=short.message, hint=short.hint)
         return self._end(None)
 
     @contextmanager
@@ -434,6 +440,7 @@ class Campaign:
         findings = gather((t, f.name) for t, j in done for f in j.findings)
         notes = gather((t, n.name) for t, j in done for n in j.notes)
         ground = self._groundwork
+        mechanisms = self._mechanisms or Mechanisms()
         if ground is not None:
             notes = [(n.name, ()) for n in ground.notes] + notes
             baseline = _doubted(ground.baseline, done)
@@ -454,10 +461,10 @@ class Campaign:
             findings=tuple(findings),
             notes=tuple(dict(notes).items()),
             coverage=self.coverage(),
-            environment=environment_of(ground, self._settings, self._mechanisms),
+            environment=environment_of(ground, self._settings, mechanisms),
             trouble=trouble,
             hint=hint,
-            unprotected=tuple(self._mechanisms.unprotected()),
+            unprotected=tuple(mechanisms.unprotected()) if self._mechanisms else (),
             wall_s=self._clock.monotonic() - self._begun_s,
             cpu_s=sum(a.cpu_s for t, _ in done for a in t.attempts)
             + (ground.cpu_s if ground is not None else 0.0),
@@ -465,7 +472,8 @@ class Campaign:
             extra=self.extra(),
             late_notes=tuple(late),
         )
-        self.tell(outcome)
+        with ENDING.completed():
+            self.tell(outcome)
         return outcome
 
     def coverage(self) -> dict[str, object]:

@@ -26,6 +26,7 @@ from spotchaos.injectors.program_store import (
 from spotchaos.injectors.python_faults import PythonRule, seen_by_probe
 from spotchaos.launch.attempt import RunningAttempt
 from spotchaos.launch.notify_rules import Rule
+from spotchaos.launch.shortages import shortage
 from spotchaos.launch.spec import FileOrders
 from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import View
@@ -265,7 +266,16 @@ def run_attempt(
                 follow_ups=follow_ups,
             )
             course.follow()
-            attempt = _record(running, course, number, command, warm=warm is not None)
+            attempt = _record(
+                running,
+                course,
+                number,
+                command,
+                warm=warm is not None,
+                is_disk_full=any(f.name in ("enospc", "edquot") for f, _ in faults),
+            )
+            if attempt.trouble is not None:
+                return attempt  # the supervisor's log may have broken off as well
             was_ended = attempt.ended in (Ended.RECLAIMED, Ended.HUNG)
             if (oplog is not None or rules) and not was_ended:
                 # Of a reclaimed machine the supervisor went with the program.
@@ -306,6 +316,7 @@ def _record(
     command: Sequence[str],
     *,
     warm: bool,
+    is_disk_full: bool,
 ) -> Attempt:
     """Write down what happened to an attempt that has ended."""
     return Attempt(
@@ -336,7 +347,13 @@ def _record(
         output_tail=running.output_tail,
         stacks=course.stacks,
         survivors=tuple(running.survivors),
-        trouble=course.trouble,
+        trouble=course.trouble
+        or shortage(
+            running.view.workspace.scratch,
+            running.trace_folder,
+            running.output_tail,
+            is_injected=is_disk_full,
+        ),
         refused_write=running.refused_write,
         path="warm" if warm else "cold",
         notice=course.notice,

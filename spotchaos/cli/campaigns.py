@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from spotchaos.cli.arguments import Outputs
 from spotchaos.cli.front import HELD, UNKNOWN, VIOLATED
+from spotchaos.ending import ENDING
 from spotchaos.events import Event, Listener, Outcome
 from spotchaos.model import Verdict
 from spotchaos.report.document import Document
@@ -49,7 +50,8 @@ def carry_out(campaign: Campaign, settings: Settings, outputs: Outputs) -> int:
     finally:
         text.close()
     if text.document is not None:
-        give_out(text.document, outputs)
+        with ENDING.completed():
+            give_out(text.document, outputs)
     if outcome.interrupted and outcome.verdict is Verdict.HELD:
         return UNKNOWN
     return STATUS[outcome.verdict]

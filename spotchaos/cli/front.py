@@ -12,10 +12,12 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from spotchaos.ending import interruptible
 from spotchaos.errors import HarnessError, SpotchaosError, UsageError, closest
 
 HELD, VIOLATED, USAGE, UNKNOWN = 0, 1, 2, 3
@@ -82,7 +84,9 @@ class Front(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run the command and exit with its status; never let an exception out."""
-        sys.exit(self._status(args, prog_name or "spotchaos", **extra))
+        with interruptible():
+            status = self._status(args, prog_name or "spotchaos", **extra)
+        sys.exit(status)
 
     def _status(self, args: Sequence[str] | None, prog_name: str, **extra: Any) -> int:
         try:
@@ -108,10 +112,24 @@ class Front(click.Group):
             # Whoever read us is gone; the interpreter must not trip over it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return UNKNOWN
+        except FileNotFoundError as error:
+            if _is_in_a_folder():
+                _print_error(*_unforeseen(error))
+                return UNKNOWN
+            _print_error("the working folder is gone", "cd to a folder that is there")
+            return USAGE
         except Exception as error:
             _print_error(*_unforeseen(error))
             return UNKNOWN
         return status if isinstance(status, int) else HELD
+
+
+def _is_in_a_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _print_error(message: str, hint: str | None) -> None:

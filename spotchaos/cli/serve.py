@@ -25,13 +25,16 @@ def say(line: object) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT or SIGTERM sets, instead of ending the process."""
+    """Yield an event that SIGINT, SIGTERM or SIGHUP sets, instead of ending the process."""
     told = threading.Event()
 
     def tell(number: int, frame: FrameType | None) -> None:
         told.set()
 
-    before = {s: signal.signal(s, tell) for s in (signal.SIGINT, signal.SIGTERM)}
+    asking = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # else started with nohup
+        asking.append(signal.SIGHUP)
+    before = {number: signal.signal(number, tell) for number in asking}
     try:
         yield told
     finally:

@@ -135,13 +135,14 @@ def _try(
     """Carry out one program and print its line; return whether anything is wrong."""
     from spotchaos.harness import competitor
     from spotchaos.harness.specimens import try_program, unmet_by_mutant, unmet_by_twin
+    from spotchaos.launch.scratch import Scratch
 
     clock = SystemClock()
     begun_s = clock.monotonic()
     options = {} if by is None else {"kill_at": (by,)}
-    with tempfile.TemporaryDirectory() as folder:
+    with Scratch(Path(tempfile.gettempdir())) as scratch:
         outcome = try_program(
-            specimen, program, folder=Path(folder), layer=groundworks.layer, **options
+            specimen, program, folder=scratch.path, layer=groundworks.layer, **options
         )
     is_mutant = program == specimen.mutant
     unmet = (unmet_by_mutant if is_mutant else unmet_by_twin)(specimen, outcome)

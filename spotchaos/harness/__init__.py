@@ -9,6 +9,7 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from spotchaos.campaign import Layer, run
+from spotchaos.ending import ENDING, interruptible
 from spotchaos.errors import UsageError
 from spotchaos.events import Event, Outcome
 from spotchaos.harness.groundworks import Groundworks
@@ -68,6 +70,9 @@ def session_of(config: pytest.Config) -> Session:
             factory.mktemp("empty", numbered=True),
         )
         config.stash[_SESSION] = session
+        signals = ExitStack()
+        signals.enter_context(interruptible())
+        config.add_cleanup(signals.close)
         config.add_cleanup(session.groundworks.close)
     return config.stash[_SESSION]
 
@@ -190,7 +195,7 @@ def carry_out(
         """A test shows the screen only when it fails."""
 
     outcome = run(settings, ignore, layer=layer)
-    if outcome.interrupted:
+    if outcome.interrupted or ENDING.pop():
         raise KeyboardInterrupt
     document = make_document(outcome)
     if report_folder is not None:

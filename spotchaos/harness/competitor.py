@@ -19,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 from spotchaos.harness.specimens import COMMAND, Specimen
+from spotchaos.launch.scratch import Scratch
 
 NAME = "ckpt-chaos"
 TOLD = Path(__file__).parent / "told.py"
@@ -98,8 +99,8 @@ def _told(program: Path) -> list[str]:
 
 
 def _run(executable: str, options: list[str], program: Path) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder) / "work"
+    with Scratch(Path(tempfile.gettempdir())) as scratch:
+        work = scratch.path / "work"
         done = subprocess.run(
             [executable, "run", "--work", str(work), *options, "--", *_told(program)],
             capture_output=True,

@@ -17,6 +17,7 @@ from spotchaos.clock import SystemClock
 from spotchaos.harness import file_and_name
 from spotchaos.launch.addresses import free_port
 from spotchaos.launch.environment import THREAD_VARIABLES
+from spotchaos.launch.leaving import LEAVING
 
 RANK_MAIN = Path(__file__).parent / "rank_main.py"
 LAST_LINES = 12
@@ -84,7 +85,7 @@ def _start(
         "GLOO_SOCKET_IFNAME": "lo",
     }
     with _output(folder, rank).open("wb") as output:
-        return subprocess.Popen(
+        started = subprocess.Popen(
             [sys.executable, str(RANK_MAIN), file, name, str(_returned(folder, rank))],
             cwd=folder,
             env=environment,
@@ -93,6 +94,8 @@ def _start(
             stderr=output,
             start_new_session=True,
         )
+    LEAVING.kill(started.pid)
+    return started
 
 
 @contextmanager

@@ -210,14 +210,14 @@ def _damage(file: Path, how: str) -> None:
 
 def _files(view: View, path: str) -> Iterable[tuple[str, Path]]:
     """Yield the files of a checkpoint that lie in the view, and not with the user."""
-    place = view.path(path)
-    if not place.is_relative_to(view.place):
+    place = view.path(path).resolve()  # a link's own file is what is damaged
+    if not view.holds(place):
         return
     if place.is_file():
         yield path, place
     elif place.is_dir():
         for file in sorted(place.rglob("*")):
-            if file.is_file():
+            if file.is_file() and view.holds(file.resolve()):
                 yield f"{path}/{file.relative_to(place)}", file
 
 

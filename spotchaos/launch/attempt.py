@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import select
-import shutil
 import signal
 import socket
 import threading
@@ -21,6 +20,7 @@ from spotchaos.launch import process_tree
 from spotchaos.launch.conversation import Conversation, Hello
 from spotchaos.launch.fair_clock import FairClock
 from spotchaos.launch.freezing import Freezer, Stillness
+from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.outer import Outer
 from spotchaos.launch.output import bound, denied_paths, keep_of, tail
 from spotchaos.launch.process_tree import Process, any_lives
@@ -28,7 +28,7 @@ from spotchaos.launch.program import Program
 from spotchaos.launch.progress import Pages, collect_stacks
 from spotchaos.launch.spec import STRUCK
 from spotchaos.launch.targets import targets_of
-from spotchaos.launch.workspace import LEAST_FREE_BYTES, View
+from spotchaos.launch.workspace import View
 from spotchaos.launch.zygote import Warm
 
 # A cold start of our two processes takes 0.1 s; a loaded machine ten times that.
@@ -330,17 +330,6 @@ class RunningAttempt:
                 return path
         return None
 
-    @property
-    def trouble(self) -> str | None:
-        """What went wrong on our side and may look like the program's doing."""
-        free = shutil.disk_usage(self.view.workspace.scratch).free
-        if free < LEAST_FREE_BYTES // 8:
-            return (
-                f"the disk of {str(self.view.workspace.scratch)!r}, where private "
-                "copies of what the program writes go, is full"
-            )
-        return None
-
     def stacks(self) -> str:
         """Ask every Python process of the program where it is; return what they say."""
         ranks = {hello.pid: rank for rank, hello in self._ranks().items()}
@@ -484,6 +473,7 @@ class RunningAttempt:
         if self._group is not None:
             with contextlib.suppress(OSError):
                 self._group.rmdir()
+            LEAVING.forget(self._group)
         _RUNNING.discard(self)
         self.view.workspace.ends.discard(self.end)
         self._keep()

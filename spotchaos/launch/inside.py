@@ -66,7 +66,6 @@ SPEC: dict[str, Any] = {
     "listen": [],  # [host, port] to listen on inside, passed to the harness
     "last_pid": None,  # the next process gets this number plus one
     "cgroup": None,  # folder of a version 2 control group that the program joins
-    "clean": [],  # folders to remove if the harness died without doing so
     "command": [],
     "environment": {},
     "folder": "/",
@@ -189,23 +188,17 @@ def start(
 
 
 def _watch(spec: Spec, init: int, wake: int) -> int:
-    """Wait for the end of the init, or bring it about when the harness is gone.
-
-    A harness that ends the attempt itself says so on the lifeline before it hangs up; one
-    that was killed cannot, and what it kept on disk is removed for it.
-    """
+    """Wait for the end of the init, or bring it about when the harness is gone."""
     poller = select.poll()
     poller.register(spec["lifeline"], select.POLLIN)
     poller.register(wake, select.POLLIN)
     usage: Any = None
-    last_word: bytes | None = None  # of the harness; empty if it died
     while usage is None:
         for descriptor, _ in poller.poll():
             if descriptor == wake:
                 os.read(wake, 4096)
             else:
                 poller.unregister(spec["lifeline"])
-                last_word = os.read(spec["lifeline"], 1)
                 children.kill(init)
         pid = -1
         while pid != 0 and usage is None:
@@ -217,11 +210,6 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
     cpu_s = usage.ru_utime + usage.ru_stime
     _remove_group(spec["cgroup"])
     _tell(spec, {"gone": True, "cpu_s": cpu_s, "left": left})
-    if last_word is None and select.select([spec["lifeline"]], [], [], 0)[0]:
-        last_word = os.read(spec["lifeline"], 1)
-    if last_word == b"":
-        for folder in spec["clean"]:
-            namespaces.remove_tree(folder)
     return 0
 
 

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,10 +17,15 @@ from pathlib import Path
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch import process_tree
+from spotchaos.launch.leaving import LEAVING
+from spotchaos.launch.scratch import Scratch
 
 TRY_BOUND_S = 60.0
 # A second choice must have room for some checkpoints; containers often give /dev/shm 64 MB.
 ROOM_BYTES = 1 << 30
+# Of a place for views; a view, an attempt and the name of its socket still come after it,
+# and all of it must fit into the 107 bytes of a Unix socket's path.
+DEEPEST_PLACE = 68
 SCRIPT = Path(__file__).with_name("namespaces.py")
 
 
@@ -120,34 +126,45 @@ def candidate_places() -> list[Path]:
         with contextlib.suppress(OSError):
             if shutil.disk_usage(place).free >= ROOM_BYTES and place not in places:
                 places.append(place)
-    return places
+    return sorted(places, key=_is_deep)
+
+
+def _is_deep(place: Path) -> bool:
+    return len(os.fsencode(place)) > DEEPEST_PLACE
 
 
 @functools.cache
 def _find(place: Path, user: int) -> Mechanisms:
     try:
-        with tempfile.TemporaryDirectory(prefix="spotchaos-try-", dir=place) as folder:
-            tried = _try_all(Path(folder))
+        with Scratch(place) as scratch:
+            tried = _try_all(scratch.path)
+            group = process_tree.find_control_group(f"{scratch.path.name}-try")
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise HarnessError(
             f"could not try what this machine can do: {error}",
             hint=f"is {str(place)!r} writable, with space left? set TMPDIR to another",
         ) from error
-    found = mechanisms_from(
-        tried, control_group=process_tree.find_control_group(), is_root=user == 0
-    )
+    found = mechanisms_from(tried, control_group=group, is_root=user == 0)
     return replace(found, place=place)
 
 
 def _try_all(folder: Path) -> dict[str, str | None]:
-    done = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-I", "-S", str(SCRIPT), str(folder)],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=True,
-        timeout=TRY_BOUND_S,
-    )
-    tried: dict[str, str | None] = json.loads(done.stdout)
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as trying:
+        LEAVING.kill(trying.pid)
+        try:
+            said, _ = trying.communicate(timeout=TRY_BOUND_S)
+        finally:
+            if trying.poll() is None:
+                os.killpg(trying.pid, signal.SIGKILL)
+    if trying.returncode:
+        raise subprocess.CalledProcessError(trying.returncode, str(SCRIPT))
+    tried: dict[str, str | None] = json.loads(said)
     return tried
 
 

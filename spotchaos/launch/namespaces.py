@@ -5,7 +5,7 @@ loads this file by its path.
 """
 
 # Paths here are handed to system calls as they are.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH112, PTH114, PTH118, PTH120, PTH123
+# ruff: noqa: PTH102, PTH103, PTH106, PTH118, PTH123
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _mount_overlay(step: dict[str, Any], target: str) -> None:
             return
         except OSError:
             # A failed try may leave `work/incompat`, which refuses the next one.
-            remove_tree(step["work"])
+            shutil.rmtree(step["work"], ignore_errors=True)
             os.makedirs(step["work"], exist_ok=True)
     _mount("overlay", target, "overlay", 0, step["options"][-1] + paths)
 
@@ -236,34 +236,6 @@ def _mount(
     )
 
 
-def remove_tree(folder: str) -> None:
-    """Remove a folder of ours, also where overlayfs left folders without permissions.
-
-    Nothing above or outside the folder is changed: only what lies within it gets other
-    permissions, where it could not be removed without. A folder that is not there is
-    fine, and what cannot be removed stays.
-    """
-    opened: set[str] = set()
-
-    def allow(function: Callable[..., Any], path: str, error: Any) -> None:
-        if isinstance(error[1], FileNotFoundError):
-            return
-        try:
-            if path != folder:  # its parent lies within the tree
-                os.chmod(os.path.dirname(path), 0o700)
-            if not os.path.isdir(path) or os.path.islink(path):
-                if path != folder:
-                    function(path)
-            elif path not in opened:  # one such folder may hold others
-                opened.add(path)
-                os.chmod(path, 0o700)
-                shutil.rmtree(path, onerror=allow)
-        except OSError:
-            pass
-
-    shutil.rmtree(folder, onerror=allow)
-
-
 def prctl(option: int, value: int) -> None:
     """Set one of the process's own properties (prctl(2)); a refusal changes nothing."""
     _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
@@ -305,7 +277,7 @@ def try_all(folder: str) -> dict[str, str | None]:
     def overlay(lower: str) -> None:
         options = OVERLAY_OPTIONS["user" if first else "root"]
         step = {**place, "lower": lower, "options": options}
-        remove_tree(place["work"])
+        shutil.rmtree(place["work"], ignore_errors=True)
         _mount_overlay(step, place["at"])
         # Whiteouts and folders that are replaced need more than a mount.
         inner = os.path.join(place["at"], "spotchaos-try")

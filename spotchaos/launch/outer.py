@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.zygote import Forked, Warm
 
 INSIDE = Path(__file__).with_name("inside.py")
@@ -68,6 +69,7 @@ class Outer:
                         stderr=complaints,
                         cwd="/",
                     )
+            LEAVING.wait_for(self._process.pid)
         except BaseException:
             self.cut()
             self._control.close()
@@ -123,8 +125,6 @@ class Outer:
         if self._lifeline is None:
             return
         lifeline, self._lifeline = self._lifeline, None
-        with contextlib.suppress(OSError):
-            os.write(lifeline, b"x")  # we live: our files are ours to remove
         os.close(lifeline)
 
     def end(self, bound_s: float) -> None:

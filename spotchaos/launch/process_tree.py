@@ -7,14 +7,15 @@ namespace.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
+import subprocess
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotchaos.launch.children import argv_of, descendants
+from spotchaos.launch.leaving import LEAVING
 
 PROC = Path("/proc")
 GROUP_ROOTS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -111,14 +112,29 @@ def _is_in_mask(pid: int, mask: str, number: int) -> bool:
     return False
 
 
-@functools.cache
-def find_control_group() -> Path | None:
-    """Return a version 2 control group below which we may make others, tried; or None."""
+def has_open(pid: int, path: Path) -> bool:
+    """Tell whether a process has a file open."""
+    with contextlib.suppress(OSError):
+        wanted = path.stat()
+        for entry in (PROC / str(pid) / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                if os.path.samestat(entry.stat(), wanted):
+                    return True
+    return False
+
+
+def find_control_group(name: str) -> Path | None:
+    """Return a version 2 control group below which we may make others; or None.
+
+    Args:
+        name: of one that is made there to try, and removed.
+    """
     for root in GROUP_ROOTS:
         place = _own_group(root)
         if place is None:
             continue
-        group = place / f"spotchaos-try-{os.getpid()}"
+        group = place / name
+        LEAVING.group(group)
         try:
             group.mkdir()
         except OSError:
@@ -129,6 +145,7 @@ def find_control_group() -> Path | None:
         finally:
             with contextlib.suppress(OSError):
                 group.rmdir()
+            LEAVING.forget(group)
     return None
 
 
@@ -148,15 +165,17 @@ def _own_group(root: Path) -> Path | None:
 def _can_hold_a_process(group: Path) -> bool:
     if not (group / "cgroup.freeze").exists():
         return False
-    child = os.posix_spawnp("sleep", ["sleep", "60"], os.environ)
-    try:
-        (group / "cgroup.procs").write_text(str(child))
-        return str(child) in (group / "cgroup.procs").read_text().split()
-    except OSError:
-        return False
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+    # It ends by itself with us, whose end of its pipe is the only one.
+    with subprocess.Popen(
+        ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as child:
+        try:
+            (group / "cgroup.procs").write_text(str(child.pid))
+            return str(child.pid) in (group / "cgroup.procs").read_text().split()
+        except OSError:
+            return False
+        finally:
+            child.kill()
 
 
 def any_lives(pids: Iterable[int]) -> bool:

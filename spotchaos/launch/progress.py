@@ -84,8 +84,12 @@ def collect_stacks(
     """
     asked: dict[int, Path] = {}
     for process in members:
-        if process_tree.catches(process.pid, STACKS_SIGNAL):
-            asked[process.inner_pid] = folder / f"{process.inner_pid}.stacks"
+        file = folder / f"{process.inner_pid}.stacks"
+        # Where the program has closed it, its number may be that of a file of its own.
+        if process_tree.catches(process.pid, STACKS_SIGNAL) and process_tree.has_open(
+            process.pid, file
+        ):
+            asked[process.inner_pid] = file
             process_tree.send([process.pid], STACKS_SIGNAL)
     deadline_s = clock.monotonic() + STACKS_BOUND_S
     sizes: dict[int, int] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from spotchaos.launch import frames
 from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.environment import environment_of
+from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.program import Program
 from spotchaos.launch.supervision import supervision_of
 from spotchaos.launch.view import View
@@ -106,8 +106,10 @@ def make_spec(
     )
     group = None
     if mechanisms.control_group is not None:
-        group = mechanisms.control_group / f"spotchaos-{os.getpid()}-{id(view):x}"
-        group = group.with_name(f"{group.name}-{number}-{folder.parent.name}")
+        # Named after the scratch folder, with which it is swept.
+        name = f"{view.workspace.scratch.name}-{folder.parent.name}-{folder.name}"
+        group = mechanisms.control_group / name
+        LEAVING.group(group)
         group.mkdir(exist_ok=True)
     private = environment_of(
         program,
@@ -131,7 +133,6 @@ def make_spec(
         "listen": [] if has_network else [list(place) for place in listen],
         "last_pid": FIRST_PID + number % PID_ROUNDS * PIDS_APART,
         "cgroup": None if group is None else str(group),
-        "clean": view.workspace.places,
         "command": _command(command or program.command, view),
         "environment": private,
         "folder": str(own_folder),

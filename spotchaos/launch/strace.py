@@ -19,6 +19,7 @@ from typing import Any
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch.notify_nodes import IGNORED, Nodes
+from spotchaos.launch.scratch import Scratch
 from spotchaos.persistence.oplog import FORMAT, Entry, FileOp, OpLog
 
 MOST_BYTES = 200_000_000  # of one write; four times that goes into the trace
@@ -46,8 +47,8 @@ def strace_available() -> tuple[bool, str]:
     path = shutil.which("strace")
     if path is None:
         return False, "strace is not installed"
-    with tempfile.TemporaryDirectory(prefix="spotchaos-probe-") as folder:
-        trace = Path(folder) / "trace"
+    with Scratch(Path(tempfile.gettempdir())) as scratch:
+        trace = scratch.path / "trace"
         tried = subprocess.run(
             command(["true"], trace), capture_output=True, text=True, check=False
         )

@@ -25,6 +25,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Union
 
 from spotchaos.launch.notify_loop import Options as Options, Supervisor
@@ -120,7 +121,11 @@ def supervisor_available() -> tuple[bool, str]:
         refused (EBUSY: another listener is installed; EPERM: a process's memory or
         descriptors may not be read; ENOSYS, EINVAL: the kernel is too old).
     """
-    with tempfile.TemporaryDirectory(prefix="spotchaos-probe-") as folder:
+    # Only the harness asks; what runs beside the program has no package of ours.
+    from spotchaos.launch.scratch import Scratch
+
+    with Scratch(Path(tempfile.gettempdir())) as scratch:
+        folder = str(scratch.path)
         target = os.path.join(folder, "watched")
         os.mkdir(target)
         log = os.path.join(folder, "ops")

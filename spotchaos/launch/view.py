@@ -20,7 +20,7 @@ from spotchaos.launch import mounting
 from spotchaos.launch.copying import copy_metadata, copy_tree, is_whiteout, walk
 from spotchaos.launch.credentials import secret_paths
 from spotchaos.launch.layers import is_below, layer_of
-from spotchaos.launch.namespaces import remove_tree
+from spotchaos.launch.removal import remove_tree
 from spotchaos.launch.rename_safety import make_renamable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class View:
         """
         for path in paths:
             self.hidden.append(path)
-            self._remove(self.workspace.folder / path)
+            self._hide(path)
 
     def changed(self) -> list[Changed]:
         """Return what attempts wrote in the working folder and in `{out}`, sorted."""
@@ -129,6 +129,15 @@ class View:
             return path if inside is None else self.place / "copy" / inside
         upper = self._upper_path(path)
         return upper if upper is not None and os.path.lexists(upper) else path
+
+    def holds(self, place: Path) -> bool:
+        """Tell whether a path of this machine leads to something of the view.
+
+        A link that the program made, or the user, may lead to the user's own files: what
+        lies there is never changed. A link at the path itself counts as itself.
+        """
+        folder = os.path.realpath(place.parent)
+        return is_below(folder, os.path.realpath(self.place))
 
     def fill_at(self, relative: str) -> Path:
         """Return a folder on this machine into which the harness may put files.
@@ -181,7 +190,7 @@ class View:
         self._make_private_folders()
         self._hide_credentials()
         for path in self.hidden:
-            self._remove(self.workspace.folder / path)
+            self._hide(path)
 
     @property
     def host_name(self) -> str:
@@ -317,6 +326,8 @@ class View:
         while not upper.exists():
             missing.append((upper, path))
             upper, path = upper.parent, path.parent
+        if not self.holds(upper / "inside"):
+            raise HarnessError(f"a link in the view leads from {str(path)!r} out of it")
         for new, like in reversed(missing):
             if os.path.lexists(new):  # a whiteout
                 new.unlink()
@@ -324,10 +335,23 @@ class View:
             if like.is_dir():
                 copy_metadata(like, new)
 
+    def _hide(self, told: str) -> None:
+        path = self.workspace.folder / told
+        # Where it really lies: the user's links may lead to it.
+        self._remove(Path(os.path.realpath(path.parent), path.name))
+
     def _remove(self, path: Path) -> None:
         """Let a path be absent from the view."""
         if not self.is_overlay:
-            _remove_any(self.host(path))
+            place = self.host(path)
+            if self.holds(place):
+                _remove_any(place)
+            elif os.path.lexists(place):
+                raise HarnessError(
+                    f"{str(path)!r} cannot be hidden from the program: it lies outside of"
+                    " the private copy of the working folder",
+                    hint="move it away, or give --keep-existing",
+                )
             return
         upper = self._upper_path(path)
         if upper is None:
@@ -358,7 +382,7 @@ class View:
     def _changed_below(self, folder: Path, prefix: str) -> list[Changed]:
         root = self._upper_path(folder) if self.is_overlay else self.host(folder)
         found: list[Changed] = []
-        if root is None or not root.is_dir():
+        if root is None or not root.is_dir() or not self.holds(root / "inside"):
             return found
         for entry in walk(root):
             try:

@@ -7,11 +7,8 @@ the user's is ever written; all of them are removed at the end, also for an owne
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import secrets
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -22,20 +19,15 @@ from spotchaos.errors import HarnessError, UsageError
 from spotchaos.launch.copying import copy_tree
 from spotchaos.launch.layers import Layer, plan_layers, read_mounts
 from spotchaos.launch.mechanisms import (
+    ROOM_BYTES,
     Mechanisms,
     candidate_places,
     find_mechanisms,
 )
-from spotchaos.launch.namespaces import remove_tree
+from spotchaos.launch.removal import remove_tree
+from spotchaos.launch.scratch import SHARED_MEMORY, Scratch, sweep
+from spotchaos.launch.shortages import LEAST_FREE_BYTES
 from spotchaos.launch.view import View as View  # callers find it here
-
-PREFIX = "spotchaos-"
-# Below this much room an attempt would fail for want of it, and look like a finding.
-LEAST_FREE_BYTES = 64 << 20
-
-# Of a place for views; a view, an attempt and the name of its socket still come after it,
-# and all of it must fit into the 107 bytes of a Unix socket's path.
-DEEPEST_PLACE = 68
 
 
 class Workspace:
@@ -69,14 +61,10 @@ class Workspace:
         self.folder = self.folder.resolve()
         self.keep = keep
         self.mechanisms = mechanisms or find_mechanisms()
-        for place in candidate_places():
-            sweep(place)
-        self.scratch = _make_scratch(scratch or self.mechanisms.place)
-        # Locked before it has its name: a sweep must not find it unlocked.
-        self._lock_file = (self.scratch / "lock.new").open("w")
-        fcntl.flock(self._lock_file, fcntl.LOCK_EX)
-        (self.scratch / "lock.new").replace(self.scratch / "lock")
-        self._shared_memory = _make_shared_memory(self.scratch.name)
+        sweep(candidate_places(), groups=self.mechanisms.control_group)
+        self._scratch = _make_scratch(scratch or self.mechanisms.place)
+        self.scratch = self._scratch.path
+        self._shared_memory = _make_shared_memory()
         self._views: dict[str, View] = {}
         self._is_open = True
         self._lock = threading.Lock()
@@ -133,16 +121,9 @@ class Workspace:
     def close(self) -> None:
         """End what runs and remove everything; never raises for what is gone already."""
         self.end_all()
-        for folder in (self.scratch, self._shared_memory):
-            if folder is not None:
-                remove_tree(str(folder))
-        self._lock_file.close()
-
-    @property
-    def places(self) -> list[str]:
-        """Every folder of ours on this machine, for whoever outlives us."""
-        both = (self.scratch, self._shared_memory)
-        return [str(folder) for folder in both if folder is not None]
+        if self._shared_memory is not None:
+            self._shared_memory.close()
+        self._scratch.close()
 
     def demand_space(self) -> None:
         """Raise HarnessError if the disk that holds the views is all but full."""
@@ -156,7 +137,8 @@ class Workspace:
 
     def shared_memory_for(self, place: Path) -> Path:
         """Return a folder in memory, or on disk where there is none, for one view."""
-        parent = self._shared_memory or self.scratch / "shm"
+        memory = self._shared_memory
+        parent = self.scratch / "shm" if memory is None else memory.path
         folder = parent / place.name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -194,28 +176,11 @@ class Workspace:
         return self._add(View(self, place, name, like=view))
 
 
-def sweep(parent: Path) -> None:
-    """Remove scratch folders whose owner died without doing so."""
-    for folder in parent.glob(PREFIX + "*"):
-        lock = folder / "lock"
-        try:
-            if folder.lstat().st_uid != os.geteuid():
-                continue
-            with lock.open("r+") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                remove_tree(str(Path("/dev/shm") / folder.name))
-                remove_tree(str(folder))
-        except OSError:
-            continue
-
-
-def _make_scratch(parent: Path | None) -> Path:
-    # Below it lie sockets, whose names are bounded: a deep TMPDIR comes last.
-    places = [parent] if parent else sorted(candidate_places(), key=_is_deep)
+def _make_scratch(parent: Path | None) -> Scratch:
     trouble: OSError | None = None
-    for place in places:
+    for place in [parent] if parent else candidate_places():
         try:
-            return Path(tempfile.mkdtemp(prefix=PREFIX, dir=place)).resolve()
+            return Scratch(place)
         except OSError as error:
             trouble = error
     full = trouble is not None and trouble.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -227,14 +192,11 @@ def _make_scratch(parent: Path | None) -> Path:
     )
 
 
-def _is_deep(place: Path) -> bool:
-    return len(str(place)) > DEEPEST_PLACE
-
-
-def _make_shared_memory(name: str) -> Path | None:
-    folder = Path("/dev/shm") / name
+def _make_shared_memory() -> Scratch | None:
     try:
-        folder.mkdir(mode=0o700)
+        if shutil.disk_usage(SHARED_MEMORY).free < ROOM_BYTES:
+            return None  # what is enough for one run is not for several at a time
+
+        return Scratch(SHARED_MEMORY)
     except OSError:
         return None
-    return folder

@@ -27,6 +27,7 @@ from spotchaos.launch.addresses import own_addresses
 from spotchaos.launch.delays import Delays
 from spotchaos.launch.environment import environment_of
 from spotchaos.launch.forkable import Start
+from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.program import Program
 from spotchaos.launch.workspace import View, Workspace
 from spotchaos.trace.format import ORDERS_VARIABLE
@@ -239,6 +240,7 @@ class Zygote:
                 stderr=file,
                 cwd="/",
             )
+        LEAVING.kill(self._process.pid)
         theirs.close()
         begin = {
             "inside": str(INSIDE),

@@ -87,7 +87,8 @@ class Materialiser:
         folders: list[tuple[Path, int]] = []
         for path, thing in sorted(layout.things.items()):
             place = target / path
-            if merge and thing.kind != "dir" and os.path.lexists(place):
+            is_in_the_way = thing.kind != "dir" or place.is_symlink()
+            if merge and is_in_the_way and os.path.lexists(place):
                 place.unlink()
             if thing.kind == "dir":
                 place.mkdir(exist_ok=merge)

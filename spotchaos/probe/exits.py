@@ -42,6 +42,8 @@ def watch_hang() -> None:
     """Have the stacks of all threads written to `PID.stacks` at `STACKS_SIGNAL`."""
     if SESSION.record is None:
         return
+    if watch_hang not in SESSION.record.at_loss:
+        SESSION.record.at_loss.append(watch_hang)
     path = os.path.join(SESSION.record.folder, f"{os.getpid()}.stacks")
     try:
         descriptor = raised(

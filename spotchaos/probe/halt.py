@@ -12,7 +12,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.record import raised
+from spotchaos.probe.record import identity, raised
 
 if TYPE_CHECKING:
     from typing import Any
@@ -32,6 +32,7 @@ class Harness:
     def __init__(self, path: str | None) -> None:
         self._path = path
         self._socket: _socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
         self._unread = b""
         self._halts = 0
         self._open_halts: list[int] = []
@@ -40,6 +41,8 @@ class Harness:
 
     def say(self, message: dict[str, Any]) -> bool:
         """Send one line; False if nobody listens."""
+        if self._socket is not None and not self._is_ours():
+            self._close()  # the program closed it, as one that becomes a daemon
         if self._socket is None and not self._connect():
             return False
         assert self._socket is not None
@@ -130,9 +133,17 @@ class Harness:
             self._path = None
             return False
         self._socket = _socket.socket(*kind, raised(connection.detach()))
+        self._identity = identity(self._socket.fileno())
         return True
+
+    def _is_ours(self) -> bool:
+        assert self._socket is not None
+        return identity(self._socket.fileno()) == self._identity
 
     def _close(self) -> None:
         if self._socket is not None:
-            self._socket.close()
+            if self._is_ours():
+                self._socket.close()
+            else:
+                self._socket.detach()  # what has its number now is the program's
             self._socket = None

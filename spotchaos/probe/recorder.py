@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.lines import LINES
+from spotchaos.probe.record import Appending
 from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 
@@ -56,9 +57,9 @@ class Recorder:
 
     def __init__(self, log: str, roots: list[str]) -> None:
         # Whoever comes second, a loader's worker or a launcher's child, records nothing.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-        self._log = os.open(log, flags, 0o666)
-        self._data = os.open(log + ".data", flags, 0o666)
+        flags = os.O_CREAT | os.O_EXCL
+        self._log = Appending(log, flags=flags, mode=0o666)
+        self._data = Appending(log + ".data", flags=flags, mode=0o666)
         self._roots = roots
         self._owner = os.getpid()
         self._began = self._looked = time.monotonic()
@@ -302,7 +303,7 @@ class Recorder:
                 piece = file.read(min(_PIECE, end - at))
                 if not piece:
                     break
-                _write_all(self._data, piece)
+                self._data.write(piece)
                 self._offset += len(piece)
                 at += len(piece)
         if at > start:
@@ -331,7 +332,7 @@ class Recorder:
     def _add(self, **fields: Any) -> None:
         line = {key: value for key, value in fields.items() if value is not None}
         line.setdefault("t", round(time.monotonic() - self._began, 6))
-        _write_all(self._log, json.dumps(line).encode() + b"\n")
+        self._log.write(json.dumps(line).encode() + b"\n")
 
     def _end(self) -> None:
         if os.getpid() == self._owner:
@@ -365,9 +366,3 @@ def _seen(path: str) -> Seen:
         kind, size = "file", found.st_size
     mode = stat.S_IMODE(found.st_mode)
     return Seen(kind, found.st_ino, size, found.st_mtime_ns, mode, target)
-
-
-def _write_all(fd: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(fd, rest) :]

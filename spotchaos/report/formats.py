@@ -63,12 +63,13 @@ def check_writable(path: Path) -> None:
     Raises:
         UsageError: the folder is not there or refuses, or the path is a folder.
     """
-    existed = path.exists()
+    real = path.resolve()  # of a link that leads nowhere yet, what is made goes again
+    existed = real.exists()
     try:
-        with path.open("a", encoding="utf-8"):
+        with real.open("a", encoding="utf-8"):
             pass
         if not existed:
-            path.unlink()
+            real.unlink()
     except OSError as error:
         raise UsageError(
             f"cannot write {str(path)!r}: {error.strerror}",

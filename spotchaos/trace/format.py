@@ -47,6 +47,7 @@ Marks, by their key `k`:
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -55,6 +56,9 @@ from collections.abc import Iterator
 from typing import Any
 
 SCHEMA = 1
+
+# Ends the name of an empty file that says why a trace could not be written: `.ERRNO.lost`.
+LOST_SUFFIX = ".lost"
 
 # The one environment variable through which an attempt finds its orders: the path of a
 # JSON file with the keys of `ORDERS`.
@@ -164,6 +168,20 @@ def decode_lines(content: bytes) -> Iterator[dict[str, Any]]:
                 continue
 
 
+def reserve(descriptor: int, size: int) -> None:
+    """Give a new file its size, and room on the disk: a map of a hole may end in SIGBUS.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(descriptor, size)  # a file system that reserves nothing
+
+
 class Counters:
     """A page of counters in a file, which outlives a SIGKILL and is read while it runs.
 
@@ -177,7 +195,7 @@ class Counters:
         descriptor = os.open(path, flags, 0o644)
         try:
             if writable:
-                os.ftruncate(descriptor, COUNTERS_BYTES)
+                reserve(descriptor, COUNTERS_BYTES)
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._page = mmap.mmap(descriptor, COUNTERS_BYTES, access=access)
         finally:

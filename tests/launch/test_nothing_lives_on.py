@@ -1,5 +1,7 @@
 """An attempt ends with all that it started, and so does the harness; nothing stays."""
 
+import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -11,7 +13,8 @@ import pytest
 from spotchaos.errors import HarnessError
 from spotchaos.launch import spec, starting
 from spotchaos.launch.attempt import Exited
-from spotchaos.launch.workspace import PREFIX, Workspace
+from spotchaos.launch.scratch import PREFIX, lock_of, sweep
+from spotchaos.launch.workspace import Workspace
 from tests.launch.conftest import BOUND_S, everything_below, mechanisms_named
 
 everywhere = pytest.mark.parametrize(
@@ -114,7 +117,7 @@ while True:
 '''
 workspace = Workspace(folder, mechanisms=mechanisms_named(sys.argv[2]))
 program = Program((sys.executable, "-I", "-c", code), folder)
-print(workspace.scratch, flush=True)
+print(workspace.scratch, workspace._shared_memory.path, flush=True)
 attempt = launch(program, workspace.view("a"), number=1, orders={})
 if sys.argv[3] == "frozen":
     while "writing" not in attempt.output_tail:
@@ -139,15 +142,16 @@ def test_killing_the_harness_leaves_nothing(folder, name, state):
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
     ) as harness:
-        scratch = Path(harness.stdout.readline().strip())
+        places = [Path(word) for word in harness.stdout.readline().split()]
         pids = [int(word) for word in harness.stdout.readline().split()]
         harness.kill()
     assert len(pids) >= 3
     for pid in pids:
         wait_until_gone(pid)
+    for place in places:
+        wait_until_unlocked(lock_of(place))
     assert everything_below(folder) == before
-    assert not scratch.exists()
-    assert not Path("/dev/shm", scratch.name).exists()
+    assert [p for place in places for p in (place, lock_of(place)) if p.exists()] == []
 
 
 def wait_until_gone(pid):
@@ -162,26 +166,30 @@ def wait_until_gone(pid):
         assert select.select([file], [], [], BOUND_S)[0], f"{pid} lives"
 
 
+def wait_until_unlocked(lock):
+    """Return when the cleaner, which holds it, has put everything away and ended."""
+    with contextlib.suppress(FileNotFoundError), lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
 def test_a_closed_workspace_leaves_nothing(folder, mechanisms):
     with Workspace(folder, mechanisms=mechanisms) as workspace:
         workspace.view("a")
-        scratch = workspace.scratch
-        assert scratch.name.startswith(PREFIX)
-        assert scratch.exists()
-    assert not scratch.exists()
-    assert not Path("/dev/shm", scratch.name).exists()
+        places = [workspace.scratch, workspace._shared_memory.path]
+        assert [place.exists() for place in places] == [True, True]
+        assert workspace.scratch.name.startswith(PREFIX)
+    assert [p for place in places for p in (place, lock_of(place)) if p.exists()] == []
 
 
 def test_a_scratch_folder_without_an_owner_is_swept(folder, mechanisms, tmp_path):
-    from spotchaos.launch.workspace import sweep
-
-    old = tmp_path / f"{PREFIX}old"
+    old = tmp_path / f"{PREFIX}01234567"
     (old / "view" / "u0").mkdir(parents=True)
-    (old / "lock").touch()
+    lock_of(old).touch()
     with Workspace(folder, tmp_path, mechanisms) as workspace:
-        sweep(tmp_path)
+        sweep([tmp_path])
         assert workspace.scratch.exists()
     assert not old.exists()
+    assert not lock_of(old).exists()
 
 
 def test_nothing_begins_once_everything_was_ended(start, view):

@@ -1,0 +1,195 @@
+"""Real runs of the command in a machine of their own: private /tmp, /dev/shm and home."""
+
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spotchaos.launch.process_tree import GROUP_ROOTS
+from spotchaos.launch.scratch import PREFIX
+
+BOUND_S = 600.0
+
+PROGRAM = """
+import os, sys, torch
+from pathlib import Path
+out = Path(sys.argv[1]); out.mkdir(parents=True, exist_ok=True)
+file = out / "state.pt"
+torch.manual_seed(0)
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+start = 0
+if file.exists():
+    state = torch.load(file, weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    start = state["step"]
+for step in range(start, 6):
+    model(torch.full((1, 2), step + 1.0)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    state = {"model": model.state_dict(), "step": step + 1}
+    state["optimizer"] = optimizer.state_dict()
+    torch.save(state, f"{file}.new")
+    os.replace(f"{file}.new", file)
+"""
+
+
+HOLD = """
+mount -t tmpfs -o mode=1777 none /dev/shm
+mount --bind "$0" /var/tmp
+echo up
+exec cat
+"""
+
+
+class Machine:
+    """Folders and mounts of its own: all places in which a run may leave something.
+
+    Attributes:
+        work: the working folder of its runs, with a small program that saves each step.
+        tmp: their TMPDIR, which is /var/tmp to them.
+    """
+
+    def __init__(self, root):
+        self.root = root
+        self.tmp, self.home, self.work = root / "tmp", root / "home", root / "work"
+        for folder in (self.tmp, self.home, self.work):
+            folder.mkdir()
+        self.tmp.chmod(0o1777)
+        (self.work / "train.py").write_text(PROGRAM)
+        self._seen, self._runs = set(), []
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-ec", HOLD, str(self.tmp)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        said = self._holder.stdout.readline()
+        if said != "up\n":
+            self.close()
+            pytest.skip(f"no mount namespace can be had: {said}")
+        inside = Path(f"/proc/{self._holder.pid}/root")
+        self.shm = inside / "dev/shm"
+        self.environment = {
+            **os.environ,
+            "TMPDIR": "/var/tmp",  # a short name
+            "HOME": str(self.home),
+            "XDG_CACHE_HOME": str(self.home / "cache"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def close(self):
+        """End all that still runs."""
+        for run in self._runs:
+            run.kill()
+            run.wait()
+            run.stdout.close()
+        self._holder.stdin.close()
+        self._holder.wait()
+        self._holder.stdout.close()
+
+    def mount(self, line):
+        """Change mounts of the machine, by one line of shell."""
+        enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
+        subprocess.run([*enter, "sh", "-ec", line], check=True)
+
+    def start(self, *words, environment=None, command=None, cwd=None):
+        """Start `spotchaos` with these words, as a terminal would: in a session."""
+        enter = ["nsenter", f"--target={self._holder.pid}", "--mount"]
+        enter += [f"--wdns={cwd or self.work}"]
+        run = subprocess.Popen(
+            [*enter, *(command or [sys.executable, "-m", "spotchaos", *words])],
+            env={**self.environment, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._runs.append(run)
+        return run
+
+    def run(self, *words, **given):
+        """Run `spotchaos` to its end; return its status and what it printed."""
+        running = self.start(*words, **given)
+        said, _ = running.communicate(timeout=BOUND_S)
+        return running.returncode, said
+
+    def left(self):
+        """Return scratch and processes of runs that are still there."""
+        found = [
+            str(path) for place in (self.tmp, self.shm) for path in place.iterdir()
+        ]
+        found += [f"{pid}: {words}" for pid, words in self.processes()]
+        return found + self.groups()
+
+    def groups(self):
+        """Return control groups of runs whose scratch was seen here (`see`)."""
+        return [
+            str(path)
+            for root in GROUP_ROOTS
+            for token in self._seen
+            for path in root.glob(f"{token}-*")
+        ]
+
+    def see(self):
+        """Remember which scratch there is: groups are named after it."""
+        self._seen |= {path.name for path in self.tmp.glob(f"{PREFIX}*")}
+
+    def processes(self):
+        """Yield whoever is in our mounts, or was started with our variables."""
+        own = os.readlink(f"/proc/{self._holder.pid}/ns/mnt")
+        mark = f"HOME={self.home}".encode()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self._holder.pid:
+                continue
+            with contextlib.suppress(OSError):
+                is_in = os.readlink(entry / "ns/mnt") == own
+                if is_in or mark in (entry / "environ").read_bytes().split(b"\0"):
+                    said = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    if (entry / "stat").read_text().rpartition(")")[2].split()[
+                        0
+                    ] != "Z":
+                        yield int(entry.name), said.decode(errors="replace")
+
+    def wait_until_processes_are_gone(self, bound_s):
+        """Return who still lives after at most `bound_s` seconds."""
+        deadline_s = time.monotonic() + bound_s
+        while (left := list(self.processes())) and time.monotonic() < deadline_s:
+            select.select([], [], [], 0.05)
+        return left
+
+    def wait_until_nothing_is_left(self, bound_s):
+        """Return what is still left after at most `bound_s` seconds."""
+        deadline_s = time.monotonic() + bound_s
+        while (left := self.left()) and time.monotonic() < deadline_s:
+            select.select([], [], [], 0.05)
+        return left
+
+
+def lines_in(stream):
+    """Return how many events a run has written so far."""
+    return stream.read_bytes().count(b"\n") if stream.exists() else 0
+
+
+def wait_for_events(run, stream, events):
+    """Return once a run has written so many events, or has ended."""
+    while run.poll() is None and lines_in(stream) < events:
+        select.select([], [], [], 0.02)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    made = Machine(tmp_path)
+    yield made
+    made.close()
