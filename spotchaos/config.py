@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from spotchaos.errors import UsageError, closest
 from spotchaos.options import BY_NAME, OPTIONS, read_option, unknown_option
 from spotchaos.settings import Known
+from spotchaos.untrusted import read_toml
 
 FILES = ("spotchaos.toml", "pyproject.toml")
 KNOWN = "known"  # the list of known findings, the one key that is no option
@@ -110,9 +110,11 @@ def _find_table(folder: Path) -> tuple[Path, str, dict[str, Any]] | None:
         path = folder / name
         if not path.is_file():
             continue
-        text, table = _load(path)
+        text, table = read_toml(path, error=UsageError)
         if name == "pyproject.toml":
             tool = table.get("tool", {})
+            if not isinstance(tool, dict):
+                raise UsageError(f"'tool' in {path.name} is no table")
             if "spotchaos" not in tool:
                 continue
             table = tool["spotchaos"]
@@ -123,16 +125,6 @@ def _find_table(folder: Path) -> tuple[Path, str, dict[str, Any]] | None:
             )
         return path, text, table
     return None
-
-
-def _load(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name} is no TOML: {error}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path.name}: {error.strerror}") from None
 
 
 def _line_of(key: str, text: str, file: str) -> int:

@@ -124,7 +124,7 @@ def read_toml(path: Path, *, error: type[UsageError]) -> tuple[str, dict[str, An
     try:
         raw = read_bounded(path, most_bytes=MOST_TOML_BYTES)
     except OSError as wrong:
-        raise error(f"cannot read {name}: {wrong.strerror}, so it is no TOML") from None
+        raise error(f"cannot read {name}: {wrong.strerror}") from None
     if raw is None:
         raise error(
             f"{name} is damaged: larger than {MOST_TOML_BYTES >> 20} MiB",
@@ -144,11 +144,11 @@ def read_toml(path: Path, *, error: type[UsageError]) -> tuple[str, dict[str, An
         raise error(f"{name} is damaged: too deeply nested", hint=hint) from None
     except UnicodeDecodeError as wrong:
         raise error(
-            f"{name} is damaged, and is no TOML: no text at byte {wrong.start}",
+            f"{name} is no TOML, or damaged: no text at byte {wrong.start}",
             hint=hint,
         ) from None
     except ValueError as wrong:
         said = shortened(str(wrong), 120)
-        raise error(f"{name} is damaged, and is no TOML: {said}", hint=hint) from None
+        raise error(f"{name} is no TOML, or damaged: {said}", hint=hint) from None
     _demand_shallow(table, what=name, error=error, hint=hint)
     return text, table
