@@ -39,7 +39,19 @@ def read_config(folder: Path) -> dict[str, Any]:
         if option is None:
             raise unknown_option(key, OPTIONS, place=place)
         values[key] = read_option(option, given, place=place)
+        _demand_inside(values[key], path.parent, key=key, place=place)
     return values
+
+
+def _demand_inside(value: Any, folder: Path, *, key: str, place: str) -> None:
+    """Refuse a file of ours outside the folder: a repository may be of anybody."""
+    if not isinstance(value, Path):
+        return
+    if not (folder / value).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{key!r} in {place} is {str(value)!r}, which lies outside its folder",
+            hint=f"name a file below it, or give --{key} on the command line",
+        )
 
 
 def read_known(folder: Path) -> tuple[Known, ...]:

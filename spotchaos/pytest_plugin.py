@@ -57,11 +57,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _demand_values(config)
     config.addinivalue_line(
         "markers",
         "interrupted(*kill_at, **options): the test's `spotchaos` fixture carries out"
         " these plans on the program that the test gives it",
     )
+
+
+def _demand_values(config: pytest.Config) -> None:
+    """Refuse an option that names nothing, as an empty variable leaves it.
+
+    Raises:
+        pytest.UsageError: one does.
+    """
+    for option in ("--spotchaos-command", "--spotchaos-resume-command"):
+        given = config.getoption(option)
+        if given is None:
+            continue
+        from spotchaos.spellings import words
+
+        try:
+            words(given)
+        except ValueError:
+            raise pytest.UsageError(
+                f"{option} is {given!r}, which names no program: is the variable that"
+                " should hold it empty?"
+            ) from None
+    folder = config.getoption("--spotchaos-report")
+    if folder is not None and (str(folder).startswith("-") or str(folder) == "."):
+        raise pytest.UsageError(
+            f"--spotchaos-report is {str(folder)!r}, which is no name of a folder of"
+            " its own"
+        )
 
 
 def pytest_collect_file(

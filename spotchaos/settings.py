@@ -65,6 +65,7 @@ class Settings:
 
     command: tuple[str, ...]
     folder: Path  # the working folder of the program
+    reference_trainer: bool = False  # the command is ours: the user named no program
     resume_cmd: tuple[str, ...] | None = None
     kill_at: tuple[str, ...] = DEFAULT_KILL_AT
     trials: int = 5

@@ -86,7 +86,8 @@ def check(
     """
     try:
         return msgspec.convert(value, kind)
-    except (msgspec.ValidationError, RecursionError, OverflowError) as wrong:
+    except (msgspec.ValidationError, ValueError, RecursionError) as wrong:
+        # A name with half a character in it fails as it is encoded, which says no place.
         said, _, place = str(wrong).partition(" - at ")
         at = f" at {shortened(place.strip('`'), 80)}" if place else ""
         raise error(
