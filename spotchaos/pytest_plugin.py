@@ -51,7 +51,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--spotchaos-report",
         metavar="DIR",
-        type=Path,
         help="write the JSON report of each campaign into this folder",
     )
 
@@ -85,10 +84,9 @@ def _demand_values(config: pytest.Config) -> None:
                 " should hold it empty?"
             ) from None
     folder = config.getoption("--spotchaos-report")
-    if folder is not None and (str(folder).startswith("-") or str(folder) == "."):
+    if folder is not None and (not folder.strip() or folder.startswith("-")):
         raise pytest.UsageError(
-            f"--spotchaos-report is {str(folder)!r}, which is no name of a folder of"
-            " its own"
+            f"--spotchaos-report is {folder!r}, which is no name of a folder"
         )
 
 

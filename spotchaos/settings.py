@@ -168,7 +168,7 @@ class Settings:
                     f"the known finding {name!r} is listed twice",
                     hint="keep one entry, with one date",
                 )
-        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1] < 10**6:
             raise UsageError(
                 f"--shard is {self.shard[0]}/{self.shard[1]}",
                 hint="write I/N with I from 1 to N, such as 1/4",

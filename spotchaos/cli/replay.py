@@ -25,7 +25,6 @@ from spotchaos.errors import ReportError, UsageError
 from spotchaos.events import Listener, Outcome
 from spotchaos.options import BY_NAME, make_settings
 from spotchaos.persistence.tokens import in_recording
-from spotchaos.report.redact import one_line
 from spotchaos.settings import Settings
 from spotchaos.token import PREFIX, decode, encode, settings_of
 
@@ -117,9 +116,9 @@ def _show(
     from spotchaos.launch.mechanisms import find_mechanisms
 
     for name, words in theirs.items():
-        print(f"{name} of {one_line(target)}: {one_line(shlex.join(words))}")
+        print(f"{name} of {_visible(target)}: {_visible(shlex.join(words))}")
     if durable is not None:
-        print(f"durable folder of the replay: {one_line(durable)}")
+        print(f"durable folder of the replay: {_visible(durable)}")
     sys.stdout.flush()
     unprotected = find_mechanisms().unprotected()
     if unprotected and not trusts:
@@ -128,6 +127,13 @@ def _show(
             hint="read the command; if you trust it, add --trust, or give your own"
             " after `--`",
         )
+
+
+def _visible(text: str) -> str:
+    """Return `text` with whatever a terminal would act on or hide spelled out."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _token_of(

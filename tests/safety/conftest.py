@@ -77,7 +77,7 @@ def retyped():
                         value = [value]
                     node[key] = value if rng.random() < 0.5 else deep
                 else:
-                    node[key] = rng.choice(VALUES)
+                    node[key] = copy.deepcopy(rng.choice(VALUES))
                 break
         return document
 

@@ -119,9 +119,13 @@ def test_a_full_disk_below_the_screen_is_said_and_loses_no_report(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"), [("held", 3), ("unknown", 3), ("violated", 1)]
+    ("outcome", "status", "full"),
+    [
+        ("violated", 1, "json"),
+        ("unknown", 3, "json"),
+        *(("held", 3, name) for name in REPORTS),
+    ],
 )
-@pytest.mark.parametrize("full", REPORTS)
 def test_a_report_that_cannot_be_written_is_said_and_spoils_no_other(
     gate, outcome, status, full
 ):
@@ -137,9 +141,13 @@ def test_a_report_that_cannot_be_written_is_said_and_spoils_no_other(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "status"), [("held", 0), ("unknown", 3), ("violated", 1)]
+    ("outcome", "status", "close"),
+    [
+        ("violated", 1, (1,)),
+        ("unknown", 3, (1,)),
+        *(("held", 0, close) for close in ((1,), (2,), (0, 1), (0, 1, 2))),
+    ],
 )
-@pytest.mark.parametrize("close", [(1,), (2,), (0, 1), (0, 1, 2)])
 def test_closed_streams_are_no_streams_of_anybody_else(gate, outcome, status, close):
     ended = gate(*ALL, outcome=outcome, close=close)
     assert ended.returncode == status
