@@ -70,7 +70,7 @@ class Point(Struct):
 
     step: Whole
     elements: Whole | None = None
-    max_ulp: Count | None = None
+    max_ulp: int | None = None
 
 
 class Divergence(Struct):
@@ -81,7 +81,7 @@ class Divergence(Struct):
     components: list[str]
     tensor: str | None
     elements: Whole | None
-    max_ulp: Whole | None
+    max_ulp: int | None
     curve: list[Point] | None = None
 
 
@@ -89,7 +89,7 @@ class Notice(Struct):
     """A notice as it was played."""
 
     story: str
-    grace_s: Annotated[float, Meta(ge=-1, le=1e12)]
+    grace_s: Number | None
     time_scale: Positive
 
 
