@@ -57,7 +57,7 @@ class Finding(Struct):
 
     name: str
     message: str
-    hint: str | None = None
+    hint: str | None
     attempt: Count | None = None
     step: Whole | None = None
     rank: Whole | None = None
@@ -108,8 +108,8 @@ class Attempt(Struct):
     started_from: Whole | None
     ended: str
     steps: Whole
+    lost_steps: Whole
     exit_code: Whole | None = None
-    lost_steps: Whole = 0
     kill_point: str | None = None
     newest_resume_point: Whole | None = None
     output_tail: str | None = None
