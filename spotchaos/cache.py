@@ -33,6 +33,7 @@ from spotchaos.model import Baseline, Ended, Note, RankTrace
 from spotchaos.settings import Settings
 from spotchaos.stage import Stage
 from spotchaos.trial import run_attempt
+from spotchaos.untrusted import read_bounded
 from spotchaos.warming import unlike
 
 # Settings on which an uninterrupted run, or what is recorded of it, depends.
@@ -62,6 +63,7 @@ MOST_ENTRIES = 20_000
 # Entries of this size would cost more to read than a run; the newest few are kept.
 MOST_BYTES = 256 << 20
 MOST_KEPT = 32
+_DIGEST_BYTES = 32
 
 Stamp = tuple[str, int, int]
 
@@ -115,7 +117,7 @@ def keep(settings: Settings, ground: Groundwork) -> None:
         modules=ground.first_rank.modules,
     )
     try:
-        content = pickle.dumps(entry)
+        content = packed(entry)
         if len(content) <= MOST_BYTES:
             _write(_path(settings), content)
     except (OSError, pickle.PicklingError, TypeError, AttributeError):
@@ -263,6 +265,12 @@ def _stamp(path: Path) -> Stamp:
     return str(path), status.st_size, status.st_mtime_ns
 
 
+def packed(entry: Entry) -> bytes:
+    """Return an entry as it is kept: a digest, then what was pickled."""
+    content = pickle.dumps(entry)
+    return hashlib.sha256(content).digest() + content
+
+
 def _write(path: Path, content: bytes) -> None:
     """Put an entry in its place whole, and let the oldest ones go."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -288,7 +296,12 @@ def _read(path: Path) -> Entry | None:
             status = each.stat()
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return None
-        entry = pickle.loads(path.read_bytes())
+        kept = read_bounded(path, most_bytes=MOST_BYTES + _DIGEST_BYTES)
+        content = b"" if kept is None else kept[_DIGEST_BYTES:]
+        # What is damaged is not even tried: reading it might take all memory.
+        if kept is None or hashlib.sha256(content).digest() != kept[:_DIGEST_BYTES]:
+            return None
+        entry = pickle.loads(content)
     except Exception:  # an old or damaged entry may raise anything
         return None
     return entry if isinstance(entry, Entry) else None

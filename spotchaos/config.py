@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from spotchaos.errors import UsageError, closest
 from spotchaos.options import BY_NAME, OPTIONS, read_option, unknown_option
 from spotchaos.settings import Known
+from spotchaos.untrusted import read_toml
 
 FILES = ("spotchaos.toml", "pyproject.toml")
 KNOWN = "known"  # the list of known findings, the one key that is no option
@@ -39,7 +39,19 @@ def read_config(folder: Path) -> dict[str, Any]:
         if option is None:
             raise unknown_option(key, OPTIONS, place=place)
         values[key] = read_option(option, given, place=place)
+        _demand_inside(values[key], path.parent, key=key, place=place)
     return values
+
+
+def _demand_inside(value: Any, folder: Path, *, key: str, place: str) -> None:
+    """Refuse a file of ours outside the folder: a repository may be of anybody."""
+    if not isinstance(value, Path):
+        return
+    if not (folder / value).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"{key!r} in {place} is {str(value)!r}, which lies outside its folder",
+            hint=f"name a file below it, or give --{key} on the command line",
+        )
 
 
 def read_known(folder: Path) -> tuple[Known, ...]:
@@ -110,9 +122,11 @@ def _find_table(folder: Path) -> tuple[Path, str, dict[str, Any]] | None:
         path = folder / name
         if not path.is_file():
             continue
-        text, table = _load(path)
+        text, table = read_toml(path, error=UsageError)
         if name == "pyproject.toml":
             tool = table.get("tool", {})
+            if not isinstance(tool, dict):
+                raise UsageError(f"'tool' in {path.name} is no table")
             if "spotchaos" not in tool:
                 continue
             table = tool["spotchaos"]
@@ -123,16 +137,6 @@ def _find_table(folder: Path) -> tuple[Path, str, dict[str, Any]] | None:
             )
         return path, text, table
     return None
-
-
-def _load(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path.name} is no TOML: {error}") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {path.name}: {error.strerror}") from None
 
 
 def _line_of(key: str, text: str, file: str) -> int:

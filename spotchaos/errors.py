@@ -38,8 +38,22 @@ class SpotchaosError(Exception):
         return f"{self.message}\nHint: {self.hint}"
 
 
+# Of a usage error's message: it quotes what was given, which may be of any length.
+LONGEST = 300
+
+
 class UsageError(SpotchaosError):
-    """The caller asked for something that cannot be; the command exits with 2."""
+    """The caller asked for something that cannot be; the command exits with 2.
+
+    What it quotes was written by anybody: message and hint are shortened, and hold no
+    character that moves a terminal's cursor.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(
+            shortened(message, LONGEST),
+            hint=None if hint is None else shortened(hint, LONGEST),
+        )
 
 
 class PlanError(UsageError):
@@ -70,9 +84,18 @@ class HarnessError(SpotchaosError):
     """Spotchaos could not do its part; the verdict is `unknown`, never a finding."""
 
 
+def shortened(text: str, most: int) -> str:
+    """Return `text` in at most `most` printable characters, with its middle left out."""
+    if len(text) > most:
+        head = most * 2 // 3
+        text = f"{text[:head]} ... {text[len(text) - (most - head - 5) :]}"
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)
+
+
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return "did you mean 'x'?" for the nearest of `known`, or None if none is near."""
+    # Its time grows with the square of a name's length, and nothing of ours is long.
     near = difflib.get_close_matches(
-        str(name), [str(k) for k in known], n=1, cutoff=0.6
+        str(name)[:80], [str(k) for k in known], n=1, cutoff=0.6
     )
     return f"did you mean {near[0]!r}?" if near else None

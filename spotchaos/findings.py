@@ -144,6 +144,7 @@ NOTES: dict[str, str] = {
     "counted-otherwise": "steps were counted in another way than by optimizer steps",
     "notice-played": "how a provider's notice was played, and at which time scale",
     "smallest-grace": "the smallest grace window in which every plan holds",
+    "lives-on": "processes lived on after the uninterrupted program's own end",
     "confirmed-cold": "a finding was confirmed once in a fresh process",
 }
 

@@ -16,10 +16,12 @@ from typing import Any
 from spotchaos.errors import UsageError, closest
 from spotchaos.settings import Known, Settings
 from spotchaos.spellings import (
+    file_name,
     grace,
     names,
     numbers,
     part_of,
+    place as place_or_url,
     seconds,
     signal_name,
     slow_rank,
@@ -211,6 +213,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="durable",
         heading=HOW,
+        parse=place_or_url,
         metavar="DIR|URL",
         help="what outlives the machine (default: the working folder)",
     ),
@@ -343,14 +346,14 @@ OPTIONS: tuple[Option, ...] = (
         name="keep",
         heading=CAMPAIGN,
         metavar="DIR",
-        parse=Path,
+        parse=file_name,
         help="keep traces and views there",
     ),
     Option(
         name="json",
         heading=OUTPUT,
         metavar="FILE",
-        parse=Path,
+        parse=file_name,
         commands=(*CAMPAIGNS, "report"),
         help="the report, schema 1",
     ),
@@ -358,14 +361,14 @@ OPTIONS: tuple[Option, ...] = (
         name="jsonl",
         heading=OUTPUT,
         metavar="FILE",
-        parse=Path,
+        parse=file_name,
         help="events, one a line, as they happen",
     ),
     Option(
         name="junit",
         heading=OUTPUT,
         metavar="FILE",
-        parse=Path,
+        parse=file_name,
         commands=(*CAMPAIGNS, "report"),
         help="JUnit XML",
     ),
@@ -373,7 +376,7 @@ OPTIONS: tuple[Option, ...] = (
         name="sarif",
         heading=OUTPUT,
         metavar="FILE",
-        parse=Path,
+        parse=file_name,
         commands=(*CAMPAIGNS, "report"),
         help="SARIF 2.1.0",
     ),
@@ -381,7 +384,7 @@ OPTIONS: tuple[Option, ...] = (
         name="html",
         heading=OUTPUT,
         metavar="FILE",
-        parse=Path,
+        parse=file_name,
         commands=(*CAMPAIGNS, "report"),
         help="one self-contained page",
     ),
@@ -447,7 +450,12 @@ def _parse_one(option: Option, label: str, given: Any) -> Any:
         raise UsageError(f"{label} is {given!r}", hint=f"write {option.metavar}")
     try:
         return option.parse(str(given))
-    except ValueError:
+    except (ValueError, OverflowError):
+        if option.parse in (file_name, place_or_url):
+            raise UsageError(
+                f"{label} is {str(given)!r}, which is no name of a file",
+                hint=f"write {option.metavar}; ./-x is a file whose name begins with -",
+            ) from None
         raise UsageError(
             f"{label} is {str(given)!r}",
             hint=f"write {option.metavar}: {option.help}",
@@ -470,6 +478,7 @@ def make_settings(
     folder: Path,
     known: Iterable[Known] = (),
     today: date | None = None,
+    reference_trainer: bool = False,
 ) -> Settings:
     """Build the settings from values by option name; output options are left out.
 
@@ -479,6 +488,7 @@ def make_settings(
         folder: its working folder.
         known: the findings that the team has listed.
         today: by which their dates are judged; None: none has passed.
+        reference_trainer: the program is ours, since the user named none.
 
     Raises:
         UsageError: a value is out of range, or this release cannot do it yet.
@@ -493,5 +503,10 @@ def make_settings(
         else:
             fields[option.target] = value
     return Settings(
-        command=command, folder=folder, known=tuple(known), today=today, **fields
+        command=command,
+        folder=folder,
+        known=tuple(known),
+        today=today,
+        reference_trainer=reference_trainer,
+        **fields,
     )

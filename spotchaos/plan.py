@@ -23,12 +23,15 @@ from spotchaos.trace.format import FILE_SITES, SITES, STORE_SITES
 # Words that name many plans instead of one.
 MANY = ("random", "edges", "every-step", "every-file-op")
 
+# Each is an attempt of its own, one after the other.
+MOST_POINTS = 1000
+
 _POINT = re.compile(
-    r"^(?P<site>[a-z-]+):(?P<n>\d+)(?:@(?P<rank>\d+|all))?"
-    r"(?:/(?P<cut>half|after)|\+(?P<bytes>\d+))?$"
+    r"^(?P<site>[a-z-]+):(?P<n>[0-9]{1,12})(?:@(?P<rank>[0-9]{1,6}|all))?"
+    r"(?:/(?P<cut>half|after)|\+(?P<bytes>[0-9]{1,15}))?\Z"
 )
-_SHARE = re.compile(r"^(?P<share>\d+(?:\.\d+)?)%$")
-_SECONDS = re.compile(r"^(?P<seconds>\d+(?:\.\d+)?)s$")
+_SHARE = re.compile(r"^(?P<share>[0-9]{1,12}(?:\.[0-9]{1,20})?)%\Z")
+_SECONDS = re.compile(r"^(?P<seconds>[0-9]{1,9}(?:\.[0-9]{1,20})?)s\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +161,13 @@ class Plan:
         """Read kill points joined by commas."""
         if text.strip() == "after-finish":
             return cls((), after_finish=True)
-        points = tuple(KillPoint.parse(part) for part in text.split(","))
-        return cls(points)
+        parts = text.split(",")
+        if len(parts) > MOST_POINTS:
+            raise PlanError(
+                f"a plan of {len(parts)} kill points",
+                hint=f"give at most {MOST_POINTS}, one for each attempt",
+            )
+        return cls(tuple(map(KillPoint.parse, parts)))
 
     def at(self, horizon: int) -> Plan:
         """Settle shares for a baseline of `horizon` steps.

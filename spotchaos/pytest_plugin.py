@@ -51,17 +51,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--spotchaos-report",
         metavar="DIR",
-        type=Path,
         help="write the JSON report of each campaign into this folder",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _demand_values(config)
     config.addinivalue_line(
         "markers",
         "interrupted(*kill_at, **options): the test's `spotchaos` fixture carries out"
         " these plans on the program that the test gives it",
     )
+
+
+def _demand_values(config: pytest.Config) -> None:
+    """Refuse an option that names nothing, as an empty variable leaves it.
+
+    Raises:
+        pytest.UsageError: one does.
+    """
+    for option in ("--spotchaos-command", "--spotchaos-resume-command"):
+        given = config.getoption(option)
+        if given is None:
+            continue
+        from spotchaos.spellings import words
+
+        try:
+            words(given)
+        except ValueError:
+            raise pytest.UsageError(
+                f"{option} is {given!r}, which names no program: is the variable that"
+                " should hold it empty?"
+            ) from None
+    folder = config.getoption("--spotchaos-report")
+    if folder is not None and (not folder.strip() or folder.startswith("-")):
+        raise pytest.UsageError(
+            f"--spotchaos-report is {folder!r}, which is no name of a folder"
+        )
 
 
 def pytest_collect_file(

@@ -7,7 +7,6 @@ pytest plugin; an unknown key is an error at its file and line, never a silent p
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from spotchaos.findings import FINDINGS, NOTES, PROMISES
 from spotchaos.model import Verdict
 from spotchaos.options import BY_NAME, OPTIONS, read_option
 from spotchaos.trace.format import COMPONENTS
+from spotchaos.untrusted import read_toml
 
 OWN_KEYS = ("summary", "command", "specimen", "slow", "expect")
 EXPECT_KEYS = (
@@ -121,11 +121,7 @@ def read_scenario(path: Path) -> Scenario:
         ScenarioError: it is no TOML, has an unknown key or value, or expects what
             cannot be; the message names file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        table = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ScenarioError(f"{path.name} cannot be read as TOML: {error}") from None
+    text, table = read_toml(path, error=ScenarioError)
     return _Reader(path, text).scenario(table)
 
 
@@ -201,7 +197,7 @@ class _Reader:
     def _one(self, key: str, value: Any, known: Iterable[str]) -> str | None:
         if value is None:
             return None
-        if value not in tuple(known):
+        if not isinstance(value, str) or value not in tuple(known):
             hint = closest(str(value), known) or f"choose one of {', '.join(known)}"
             raise self._error(key, f"{key} is {value!r}", hint)
         return str(value)
@@ -221,7 +217,8 @@ class _Reader:
             raise self._error("restored", "restored is no table")
         for name, step in value.items():
             self._one("restored", name, COMPONENTS)
-            if not isinstance(step, int) and step not in ("fresh", "foreign"):
+            whole = isinstance(step, int) and not isinstance(step, bool)
+            if not whole and step not in ("fresh", "foreign"):
                 raise self._error(
                     "restored",
                     f"{name} restored from {step!r}",
@@ -232,12 +229,20 @@ class _Reader:
     def _words(self, key: str, value: Any) -> tuple[str, ...] | None:
         if value is None:
             return None
+        given = value
         if isinstance(value, str):
             import shlex  # rarely needed: most scenarios name no program
 
-            value = shlex.split(value)
-        if not value or not all(isinstance(word, str) for word in value):
-            raise self._error(key, f"{key} is {value!r}", "give words, as in a shell")
+            try:
+                value = shlex.split(value)
+            except ValueError:  # a quotation that has no end
+                value = None
+        if (
+            not isinstance(value, list)
+            or not all(isinstance(word, str) and "\0" not in word for word in value)
+            or not (value and value[0].strip())
+        ):
+            raise self._error(key, f"{key} is {given!r}", "give words, as in a shell")
         return tuple(value)
 
     def _text(self, key: str, value: Any) -> str | None:

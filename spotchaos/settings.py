@@ -6,19 +6,21 @@ that one validation and one hint serve all of them.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import date
 from pathlib import Path
 
-from spotchaos.errors import UsageError, closest
+from spotchaos.errors import UsageError, closest, shortened
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN
 from spotchaos.followups import FollowUp, ranks_in_order
 from spotchaos.plan import MANY, Plan
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
 WHOM = ("all", "leader", "group", "launcher", "workers")
+_RANK = re.compile("[0-9]{1,6}")
 POWER_LOSS = ("ext4", "posix", "all")
 
 DEFAULT_KILL_AT = ("random",)
@@ -63,6 +65,7 @@ class Settings:
 
     command: tuple[str, ...]
     folder: Path  # the working folder of the program
+    reference_trainer: bool = False  # the command is ours: the user named no program
     resume_cmd: tuple[str, ...] | None = None
     kill_at: tuple[str, ...] = DEFAULT_KILL_AT
     trials: int = 5
@@ -115,12 +118,15 @@ class Settings:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _demand_a_program("no program is named", self.command)
+        if self.resume_cmd is not None:
+            _demand_a_program("--resume-cmd names no program", self.resume_cmd)
         for text in self.kill_at:
             if text not in MANY:
                 Plan.parse(text)
         _one_of("--signal", self.signal, SIGNALS)
         ranks = self.to.removeprefix("rank:").split(",")
-        if not (self.to.startswith("rank:") and all(map(str.isdecimal, ranks))):
+        if not (self.to.startswith("rank:") and all(map(_RANK.fullmatch, ranks))):
             _one_of("--to", self.to, (*WHOM, "rank:R", "rank:R,R"))
         _one_of("--promise", self.promise, PROMISES)
         _one_of("--lose", self.lose, ("process", "machine"))
@@ -130,25 +136,30 @@ class Settings:
             _one_of("--power-loss", self.power_loss, POWER_LOSS)
         for name in self.fail_on:
             _one_of("--fail-on", name, tuple(FINDINGS))
-        for option, value, least in (
-            ("--trials", self.trials, 1),
-            ("--threads", self.threads, 1),
-            ("--jobs", self.jobs, 1),
-            ("--ranks", self.ranks, 1),
-            ("--timeout", self.timeout_s, 0.001),
-            ("--budget", self.budget_s, 0.001),
-            ("--grace", self.grace_s, 0),
-            ("--max-lost-steps", self.max_lost_steps, 0),
-            ("--time-scale", self.time_scale, 0.001),
-            ("--deviations", self.deviations, 0),
-            ("--saves", self.saves, 1),
-            ("--stagger", self.stagger_s, 0),
-            ("--requeue", self.requeue, 0),
-            ("--requeue-delay", self.requeue_delay_s, 0),
+        for option, value, least, most in (
+            ("--trials", self.trials, 1, 10**6),
+            ("--seed", self.seed, -(2**63), 2**63 - 1),
+            ("--seed-program", self.seed_program, -(2**63), 2**63 - 1),
+            ("--threads", self.threads, 1, 10**4),
+            ("--jobs", self.jobs, 1, 10**4),
+            ("--ranks", self.ranks, 1, 10**4),
+            ("--timeout", self.timeout_s, 0.001, 10**9),
+            ("--budget", self.budget_s, 0.001, 10**9),
+            ("--grace", self.grace_s, 0, 10**9),
+            ("--grace", self.grace_steps, 0, 10**9),
+            ("--max-lost-steps", self.max_lost_steps, 0, 10**12),
+            ("--time-scale", self.time_scale, 0.001, 10**9),
+            ("--deviations", self.deviations, 0, 10**3),
+            ("--saves", self.saves, 1, 10**6),
+            ("--stagger", self.stagger_s, 0, 10**9),
+            ("--requeue", self.requeue, 0, 10**6),
+            ("--requeue-delay", self.requeue_delay_s, 0, 10**9),
         ):
-            if value is not None and not value >= least:  # NaN is none
+            if value is not None and not least <= value <= most:  # NaN is none
+                bound = f"from {least:g} up" if value < least else f"up to {most:g}"
                 raise UsageError(
-                    f"{option} is {value}", hint=f"give a number from {least:g} up"
+                    f"{option} is {shortened(str(value), 40)}",
+                    hint=f"give a number {bound}",
                 )
         listed = [entry.finding for entry in self.known]
         for name in listed:
@@ -157,7 +168,7 @@ class Settings:
                     f"the known finding {name!r} is listed twice",
                     hint="keep one entry, with one date",
                 )
-        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1] < 10**6:
             raise UsageError(
                 f"--shard is {self.shard[0]}/{self.shard[1]}",
                 hint="write I/N with I from 1 to N, such as 1/4",
@@ -232,6 +243,14 @@ class Settings:
         return not any(
             entry.finding == finding and not entry.has_expired(self.today)
             for entry in self.known
+        )
+
+
+def _demand_a_program(said: str, words: tuple[str, ...]) -> None:
+    if not words or not words[0].strip():
+        raise UsageError(
+            said,
+            hint="write it after `--`; is the variable that should hold it empty?",
         )
 
 

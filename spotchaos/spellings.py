@@ -6,6 +6,7 @@ Each raises ValueError where the text means nothing.
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 # How long a slow rank waits at each step, if nothing is said.
 SLOW_RANK_S = 0.2
@@ -37,10 +38,26 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def file_name(text: str) -> Path:
+    """Read the name of a file or folder, which is no option that went astray."""
+    return Path(_named(text))
+
+
+def place(text: str) -> str:
+    """Read the name of a folder, or a URL."""
+    return _named(text)
+
+
+def _named(text: str) -> str:
+    if not text.strip() or text.startswith("-") or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
 def words(text: str) -> tuple[str, ...]:
     """Read a command line as a shell splits it."""
     found = tuple(shlex.split(text))
-    if not found:
+    if not found or not found[0].strip() or found[0].startswith("-"):
         raise ValueError(text)
     return found
 

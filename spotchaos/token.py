@@ -11,13 +11,56 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Annotated, Any
 
-from spotchaos.errors import UsageError
+from msgspec import Meta, Struct
+
+from spotchaos.errors import UsageError, shortened
 from spotchaos.plan import Plan
 from spotchaos.settings import Settings
+from spotchaos.untrusted import check, parse_json
 
 PREFIX = "sc1:"
+# Of characters: a plan of a hundred interruptions takes a tenth of it.
+LONGEST = 1 << 16
+
+_Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+_Words = Annotated[list[str], Meta(max_length=1000)]
+
+
+class _Content(Struct):
+    """The types of what a token may hold; Settings bounds the values."""
+
+    plan: str
+    seed: _Whole = 0
+    signal: str = ""
+    to: str = ""
+    grace_s: _Seconds | None = None
+    grace_steps: _Whole | None = None
+    then: _Words = []
+    stagger_s: _Seconds | None = None
+    slow_rank: tuple[_Whole, _Seconds] | None = None
+    requeue: _Whole = 0
+    requeue_delay_s: _Seconds | None = None
+    notice: str | None = None
+    time_scale: _Seconds | None = None
+    lose: str = ""
+    move: bool = False
+    keep_existing: bool = False
+    fault: _Words = []
+    tmp_elsewhere: bool = False
+    netns: bool = False
+    ranks: _Whole | None = None
+    threads: _Whole = 1
+    seed_program: _Whole | None = None
+    deterministic: bool = False
+    promise: str = ""
+    max_lost_steps: _Whole | None = None
+    accept_refusal: bool = False
+    exit_code: Annotated[list[_Whole], Meta(max_length=1000)] | None = None
+    halt: str = ""
+
 
 # Settings that change what a trial does; the others change how it is reported or bounded.
 CARRIED: tuple[str, ...] = (
@@ -76,6 +119,12 @@ def decode(token: str) -> dict[str, Any]:
         UsageError: it is damaged, or of a newer release.
     """
     token = token.strip()
+    if len(token) > LONGEST:
+        raise UsageError(
+            f"the replay token {_short(token)} is damaged: longer than {LONGEST}"
+            " characters",
+            hint=_COPY,
+        )
     if not token.startswith(PREFIX):
         if token.startswith("sc") and ":" in token[:6]:
             raise UsageError(
@@ -91,12 +140,23 @@ def decode(token: str) -> dict[str, Any]:
         raw = base64.b64decode(
             body + "=" * (-len(body) % 4), altchars=b"-_", validate=True
         )
-        content = json.loads(raw)
     except (binascii.Error, ValueError):
-        raise _damaged(token) from None
-    if not isinstance(content, dict) or not isinstance(content.get("plan"), str):
-        raise _damaged(token)
-    return content
+        raise UsageError(
+            f"the replay token {_short(token)} is damaged: it is no base64", hint=_COPY
+        ) from None
+    what = f"the replay token {_short(token)}"
+    content: Any = parse_json(raw, what=what, error=UsageError, hint=_COPY)
+    if isinstance(content, dict):
+        for name in content:
+            if name != "plan" and name not in CARRIED:
+                raise UsageError(
+                    f"{what} names {shortened(repr(name), 60)}, which this release"
+                    " does not know",
+                    hint="install the release that printed it",
+                )
+    check(content, _Content, what=what, error=UsageError, hint=_COPY)
+    found: dict[str, Any] = content
+    return found
 
 
 def settings_of(token: str, base: Settings) -> Settings:
@@ -108,26 +168,12 @@ def settings_of(token: str, base: Settings) -> Settings:
     content = decode(token)
     changed: dict[str, Any] = {name: _DEFAULTS[name] for name in CARRIED}
     for name, value in content.items():
-        if name == "plan":
-            continue
-        if name not in CARRIED:
-            raise UsageError(
-                f"the replay token {_short(token)} names {name!r}, which this release"
-                " does not know",
-                hint="install the release that printed it",
-            )
-        changed[name] = tuple(value) if isinstance(value, list) else value
-    try:
-        return replace(base, kill_at=(content["plan"],), trials=1, **changed)
-    except TypeError:
-        raise _damaged(token) from None
+        if name != "plan":
+            changed[name] = tuple(value) if isinstance(value, list) else value
+    return replace(base, kill_at=(content["plan"],), trials=1, **changed)
 
 
-def _damaged(token: str) -> UsageError:
-    return UsageError(
-        f"the replay token {_short(token)} is damaged",
-        hint="copy the whole word, or give the report file and --trial N",
-    )
+_COPY = "copy the whole word, or give the report file and --trial N"
 
 
 def _short(token: str) -> str:

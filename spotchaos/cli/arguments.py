@@ -12,6 +12,7 @@ import click
 
 from spotchaos.clock import SystemClock
 from spotchaos.config import read_config, read_known
+from spotchaos.errors import UsageError
 from spotchaos.options import (
     BY_NAME,
     OUTPUT,
@@ -29,8 +30,15 @@ REFERENCE_RANKS = 2
 WATCHED = ("aws", "gcp", "azure", "alibaba")
 
 
+_DASHES = "spotchaos.dashes"
+
+
 class Command(click.Command):
     """A command whose help groups the options of the table under their headings."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_DASHES] = "--" in args  # click drops it, and it says something
+        return super().parse_args(ctx, args)
 
     def format_options(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -109,7 +117,8 @@ def read_arguments(
     known = {option.name for option in options_of(command)}
     from_file = {k: v for k, v in read_config(folder).items() if k in known}
     values = {**from_file, **given_values(given)}
-    if not program:
+    is_reference = names_no_program(program)
+    if is_reference:
         program = REFERENCE
         # By itself it sees from variables alone where it runs, and Azure sets none.
         provider = str(values.get("notice") or "").partition("-")[0]
@@ -118,9 +127,28 @@ def read_arguments(
         # Ranks that we start can be forked; a launcher's own children cannot.
         values.setdefault("ranks", REFERENCE_RANKS)
     settings = make_settings(
-        values, command=program, folder=folder, **listed_findings(folder)
+        values,
+        command=program,
+        folder=folder,
+        reference_trainer=is_reference,
+        **listed_findings(folder),
     )
     return settings, outputs_of(values)
+
+
+def names_no_program(program: tuple[str, ...]) -> bool:
+    """Tell whether the command line leaves the program to us.
+
+    Raises:
+        UsageError: `--` announces a program, and nothing follows.
+    """
+    if not program and click.get_current_context().meta.get(_DASHES):
+        raise UsageError(
+            "nothing follows `--`, so no program is named",
+            hint="is the variable that should hold the command empty? Without `--` the"
+            " built-in reference trainer is tested",
+        )
+    return not program
 
 
 def listed_findings(folder: Path) -> dict[str, Any]:

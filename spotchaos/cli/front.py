@@ -12,13 +12,19 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from spotchaos.cli.output import guarded
 from spotchaos.ending import interruptible
-from spotchaos.errors import HarnessError, SpotchaosError, UsageError, closest
+from spotchaos.errors import (
+    HarnessError,
+    SpotchaosError,
+    UsageError,
+    closest,
+    shortened,
+)
 
 HELD, VIOLATED, USAGE, UNKNOWN = 0, 1, 2, 3
 
@@ -84,8 +90,15 @@ class Front(click.Group):
         **extra: Any,
     ) -> NoReturn:
         """Run the command and exit with its status; never let an exception out."""
-        with interruptible():
+        with guarded() as (out, _), interruptible():
             status = self._status(args, prog_name or "spotchaos", **extra)
+            out.flush()
+            if out.error is not None:
+                status = status_without(status)
+                if not out.has_no_reader:
+                    print_error(f"cannot write the screen: {out.error.strerror}", None)
+            elif out.is_closed:
+                print_error("standard output is closed, and nothing is shown", None)
         sys.exit(status)
 
     def _status(self, args: Sequence[str] | None, prog_name: str, **extra: Any) -> int:
@@ -93,35 +106,40 @@ class Front(click.Group):
             status = super().main(
                 args=args, prog_name=prog_name, standalone_mode=False, **extra
             )
-        except click.exceptions.NoArgsIsHelpError as error:
-            print(error.format_message(), file=sys.stderr)
-            return USAGE
-        except click.ClickException as error:
-            _print_error(*_sentence(error))
-            return USAGE
-        except (click.Abort, KeyboardInterrupt):
-            _print_error("interrupted; nothing is left running", None)
+        except SystemExit:  # click's own, for a broken pipe of whatever kind
             return UNKNOWN
-        except UsageError as error:
-            _print_error(error.message, error.hint)
-            return USAGE
-        except SpotchaosError as error:
-            _print_error(error.message, error.hint)
-            return UNKNOWN
-        except BrokenPipeError:
-            # Whoever read us is gone; the interpreter must not trip over it at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return UNKNOWN
-        except FileNotFoundError as error:
-            if _is_in_a_folder():
-                _print_error(*_unforeseen(error))
-                return UNKNOWN
-            _print_error("the working folder is gone", "cd to a folder that is there")
-            return USAGE
-        except Exception as error:
-            _print_error(*_unforeseen(error))
-            return UNKNOWN
+        except (Exception, KeyboardInterrupt) as error:
+            return say_error(error)
         return status if isinstance(status, int) else HELD
+
+
+def status_without(status: int) -> int:
+    """Return a status after something that was asked for could not be written.
+
+    It is not `held` any more; a violation that is known stays one.
+    """
+    return UNKNOWN if status == HELD else status
+
+
+def say_error(error: BaseException) -> int:
+    """Print what was raised as a sentence, and return its exit status."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        print(error.format_message(), file=sys.stderr)
+        return USAGE
+    if isinstance(error, click.Abort | KeyboardInterrupt):
+        print_error("interrupted; nothing is left running", None)
+        return UNKNOWN
+    if isinstance(error, click.ClickException):
+        print_error(*_sentence(error))
+        return USAGE
+    if isinstance(error, SpotchaosError):
+        print_error(error.message, error.hint)
+        return USAGE if isinstance(error, UsageError) else UNKNOWN
+    if isinstance(error, FileNotFoundError) and not _is_in_a_folder():
+        print_error("the working folder is gone", "cd to a folder that is there")
+        return USAGE
+    print_error(*_unforeseen(error))
+    return UNKNOWN
 
 
 def _is_in_a_folder() -> bool:
@@ -132,7 +150,8 @@ def _is_in_a_folder() -> bool:
     return True
 
 
-def _print_error(message: str, hint: str | None) -> None:
+def print_error(message: str, hint: str | None) -> None:
+    """Print a sentence and its hint on standard error."""
     print(f"spotchaos: {_printable(message)}", file=sys.stderr)
     if hint:
         print(f"Hint: {_printable(hint)}", file=sys.stderr)
@@ -150,8 +169,8 @@ def _sentence(error: click.ClickException) -> tuple[str, str | None]:
     if isinstance(error, click.NoSuchOption):
         known = [] if ctx is None else _option_names(ctx.command)
         near = closest(error.option_name, [*(error.possibilities or ()), *known])
-        return f"unknown option {error.option_name!r}", near or help_hint
-    message = error.format_message().strip().removesuffix(".")
+        return f"unknown option {shortened(error.option_name, 80)!r}", near or help_hint
+    message = shortened(error.format_message().strip().removesuffix("."), 300)
     return message[:1].lower() + message[1:], help_hint
 
 
@@ -159,13 +178,14 @@ def _option_names(command: click.Command) -> list[str]:
     return [name for parameter in command.params for name in parameter.opts]
 
 
-def _unforeseen(error: Exception) -> tuple[str, str | None]:
+def _unforeseen(error: BaseException) -> tuple[str, str | None]:
     if isinstance(error, OSError) and error.strerror:
         place = f" {error.filename!r}" if error.filename else ""
         wrapped = HarnessError(f"the system refused{place}: {error.strerror}")
         summary = wrapped.message
     else:
-        summary = f"an internal error: {type(error).__name__}: {error}"
+        said = shortened(str(error), 200)
+        summary = f"an internal error: {type(error).__name__}: {said}"
     try:
         handle, path = tempfile.mkstemp(prefix="spotchaos-", suffix=".traceback")
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:

@@ -19,7 +19,7 @@ from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ENDLESS, ServiceFault
 from spotchaos.providers.serving import on_loopback
 from spotchaos.providers.stories import STEMS, Story, story
-from spotchaos.spellings import seconds
+from spotchaos.spellings import file_name, seconds
 
 
 def _seconds(text: str) -> float:
@@ -29,6 +29,16 @@ def _seconds(text: str) -> float:
     except ValueError:
         raise UsageError(
             f"{text!r} is no number of seconds", hint="write 10, 10s or 2min"
+        ) from None
+
+
+def _file(text: str) -> Path:
+    try:
+        return file_name(text)
+    except ValueError:
+        raise UsageError(
+            f"--scenario is {text!r}, which is no name of a file",
+            hint="write FILE; ./-x is a file whose name begins with -",
         ) from None
 
 
@@ -86,7 +96,7 @@ holds provider = "aws", phases = ["5s aws-rebalance", "20s aws"], time-scale = 1
 @click.option(
     "--scenario",
     "scenario",
-    type=click.Path(path_type=Path),
+    type=_file,
     metavar="FILE",
     help="phases from a TOML file",
 )

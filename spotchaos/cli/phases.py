@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from spotchaos.errors import UsageError, closest
 from spotchaos.providers.scripts import Cue
 from spotchaos.spellings import seconds
+from spotchaos.untrusted import read_toml
 
 _KEYS = ("summary", "provider", "phases", "time-scale")
 _WORDS = ("for", "grace")
@@ -61,12 +61,7 @@ def script(path: Path) -> Script:
     Raises:
         UsageError: the file cannot be read, or says something that is not known.
     """
-    try:
-        told = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path} is no TOML: {error}") from None
+    _, told = read_toml(path, error=UsageError)
     for key in told:
         if key not in _KEYS:
             raise UsageError(

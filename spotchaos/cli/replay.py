@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from spotchaos.cli.arguments import (
     Command,
     given_values,
     listed_findings,
+    names_no_program,
     outputs_of,
     with_options,
 )
@@ -28,8 +32,8 @@ EPILOG = """\b
   spotchaos replay sc1:eyJwbGFuIjoic3RlcC1lbmQ6MTIifQ -- python train.py
   spotchaos replay report.json --trial 3
 
-A report names its command; a token does not. Options given here win over
-those of the token."""
+A report names its command, which is printed before it is run; a token names
+none. Options given here win over those of the token."""
 
 
 @click.command(
@@ -43,28 +47,46 @@ those of the token."""
     type=int,
     help="of a report: which trial (default: the first that is violated)",
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="of a report: run its command even where this machine cannot protect your"
+    " files from it",
+)
 @with_options("replay")
 @click.argument("target", metavar="TOKEN|REPORT.json")
 @click.argument(
     "program", metavar="[-- COMMAND [ARG]...]", nargs=-1, type=click.UNPROCESSED
 )
 def command(
-    target: str, program: tuple[str, ...], trial: int | None, **given: Any
+    target: str,
+    program: tuple[str, ...],
+    trial: int | None,
+    trust: bool,  # noqa: FBT001 - click's
+    **given: Any,
 ) -> int:
     """Carry out one known plan again."""
+    given_here = given_values(given)
     token, told, beside = _token_of(target, trial)
-    values = {**_from_file(), **beside, **given_values(given)}
+    values = {**_from_file(), **beside, **given_here}
+    is_reference = names_no_program(program) and not told
+    theirs = {} if program or not told else {"command": told}
+    if "resume-cmd" in beside and "resume-cmd" not in given_here:
+        theirs["resume command"] = beside["resume-cmd"]
+    if theirs:
+        _show(theirs, values.get("durable"), target, trusts=trust)
     base = make_settings(
         values,
         command=program or told or REFERENCE,
         folder=Path.cwd(),
+        reference_trainer=is_reference,
         **listed_findings(Path.cwd()),
     )
     content = decode(token)
     state = in_recording(content["plan"])
     if state is not None:
         token = encode({**content, "plan": "start:1"})  # no kill point is needed
-    settings = _given_wins(settings_of(token, base), base, given_values(given))
+    settings = _given_wins(settings_of(token, base), base, given_here)
     from spotchaos.cli.campaigns import carry_out
 
     if state is not None:
@@ -77,6 +99,41 @@ def command(
     from spotchaos.campaign import run
 
     return carry_out(run, settings, outputs_of(values))
+
+
+def _show(
+    theirs: Mapping[str, tuple[str, ...]],
+    durable: str | None,
+    target: str,
+    *,
+    trusts: bool,
+) -> None:
+    """Print what a report wants run, before anything of it is run.
+
+    Raises:
+        UsageError: this machine cannot protect its user from it, and nobody vouches.
+    """
+    from spotchaos.launch.mechanisms import find_mechanisms
+
+    for name, words in theirs.items():
+        print(f"{name} of {_visible(target)}: {_visible(shlex.join(words))}")
+    if durable is not None:
+        print(f"durable folder of the replay: {_visible(durable)}")
+    sys.stdout.flush()
+    unprotected = find_mechanisms().unprotected()
+    if unprotected and not trusts:
+        raise UsageError(
+            f"the command of {target!r} would run unprotected: {unprotected[0]}",
+            hint="read the command; if you trust it, add --trust, or give your own"
+            " after `--`",
+        )
+
+
+def _visible(text: str) -> str:
+    """Return `text` with whatever a terminal would act on or hide spelled out."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def _token_of(

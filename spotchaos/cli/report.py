@@ -14,7 +14,7 @@ from spotchaos.cli.arguments import (
     outputs_of,
     with_options,
 )
-from spotchaos.cli.front import HELD, VIOLATED
+from spotchaos.cli.front import HELD, VIOLATED, print_error, status_without
 from spotchaos.errors import UsageError
 
 EPILOG = """\b
@@ -33,16 +33,14 @@ and that the first has not, else 0. Merged, it is that of the whole campaign."""
 def command(reports: tuple[str, ...], **given: Any) -> int:
     """Render a report again, compare two, or merge the reports of all shards."""
     outputs = outputs_of(given_values(given))
-    from spotchaos.cli.campaigns import STATUS, give_out
+    from spotchaos.cli.campaigns import STATUS, check_outputs, give_out
     from spotchaos.model import Verdict
-    from spotchaos.report.formats import check_writable
     from spotchaos.report.merging import are_shards, merge
     from spotchaos.report.redact import redact
     from spotchaos.report.screen import plain, screen
     from spotchaos.report.stored import compare, comparison_text, read_report
 
-    for path in outputs.files.values():
-        check_writable(path)
+    check_outputs(outputs)
     documents = [read_report(Path(name)) for name in reports]
     if outputs.redact:
         documents = [redact(document) for document in documents]
@@ -65,5 +63,8 @@ def command(reports: tuple[str, ...], **given: Any) -> int:
         return VIOLATED if difference.new else HELD
     if outputs.issue is None:
         sys.stdout.write(plain(screen(documents[0])))
-    give_out(documents[0], outputs)
-    return STATUS[Verdict(documents[0]["verdict"])] if merged else HELD
+    status = STATUS[Verdict(documents[0]["verdict"])] if merged else HELD
+    for trouble in give_out(documents[0], outputs):
+        print_error(trouble, None)
+        status = status_without(status)
+    return status

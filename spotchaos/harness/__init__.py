@@ -157,7 +157,10 @@ class Harness:
                 raise unknown_option(key, OPTIONS, place="the options of a test")
             values[key] = read_option(BY_NAME[key], _plain(value))
         settings = make_settings(
-            values, command=command, folder=folder or default_folder or self._folder
+            values,
+            command=command,
+            folder=folder or default_folder or self._folder,
+            reference_trainer=command == REFERENCE,
         )
         return carry_out(
             settings,

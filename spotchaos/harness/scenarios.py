@@ -80,7 +80,12 @@ class ScenarioItem(pytest.Item):
         if "resume-cmd" in values:
             values["resume-cmd"] = self._filled(values["resume-cmd"])
         report = carry_out(
-            make_settings(values, command=command, folder=folder),
+            make_settings(
+                values,
+                command=command,
+                folder=folder,
+                reference_trainer=command == REFERENCE,
+            ),
             layer=session_of(self.config).groundworks.layer,
             report_folder=report_folder(self.config),
         )

@@ -80,7 +80,27 @@ def judge_baselines(
     finding = _runs_behind(first, differs_at) or _finding(first, differs_at, observed)
     told = [c for c in not_compared if _is_used(first, c)]
     notes = [_not_compared(partings, told)] if told and finding is None else []
+    if finding is None:
+        notes += _lives_on(runs)
     return BaselineFacts(baseline, finding, tuple(notes))
+
+
+def _lives_on(runs: Sequence[Attempt]) -> list[Note]:
+    """Say what the program leaves running at its own end, whatever is done to it."""
+    lived = list(
+        dict.fromkeys(
+            text.partition(": ")[2] or text for run in runs for text in run.survivors
+        )
+    )
+    if not lived:
+        return []
+    return [
+        Note(
+            "lives-on",
+            "the program ended by itself, and what it had started lived on and was"
+            f" killed with the attempt: {listed(lived[:3])}",
+        )
+    ]
 
 
 def judge_first_attempt(case: Case) -> Iterator[Finding]:

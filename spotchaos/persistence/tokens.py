@@ -21,8 +21,8 @@ from typing import Self
 from spotchaos.errors import PlanError
 from spotchaos.persistence.models import BY_LETTER, Level, PersistenceModel
 
-_IN_RECORDING = re.compile(r"([0-9a-f]{8})/([KES]@.+)")
-_TOKEN = re.compile(r"([KES])@(\d+)(?:\+(\d+))?(?:([:,])(.*))?")
+_IN_RECORDING = re.compile(r"([0-9a-f]{8})/([KES]@.{1,4000})")
+_TOKEN = re.compile(r"([KES])@([0-9]{1,12})(?:\+([0-9]{1,15}))?(?:([:,])(.*))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class StateToken:
             raise _wrong(text)
         parts: dict[str, object] = {}
         if letter == "E":
-            first = re.fullmatch(r"m(\d+)", words.pop(0))
+            first = re.fullmatch(r"m([0-9]{1,12})", words.pop(0))
             if first is None:
                 raise _wrong(text)
             parts["names_before"] = int(first[1])
@@ -135,11 +135,11 @@ def in_recording(plan: str) -> tuple[str, str] | None:
 
 
 def _word(word: str, letter: str, text: str) -> tuple[str, object]:
-    if letter == "K" and (found := re.fullmatch(r"r(\d+)=(\d+)", word)):
+    if letter == "K" and (found := re.fullmatch(r"r([0-9]{1,6})=([0-9]{1,12})", word)):
         return "early", (int(found[1]), int(found[2]))
-    if letter != "K" and (found := re.fullmatch(r"n(\d+)=([a0hlzfm])", word)):
+    if letter != "K" and (found := re.fullmatch(r"n([0-9]{1,12})=([a0hlzfm])", word)):
         return "levels", (int(found[1]), Level(found[2]))
-    if letter == "S" and (found := re.fullmatch(r"([+-])(\d+)", word)):
+    if letter == "S" and (found := re.fullmatch(r"([+-])([0-9]{1,12})", word)):
         return "omitted" if found[1] == "-" else "included", int(found[2])
     raise _wrong(text)
 

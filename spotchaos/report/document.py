@@ -40,6 +40,7 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         "holds_up_to": outcome.holds_up_to,
         "command": list(settings.command),
         "resume_command": list(settings.resume_cmd or settings.command),
+        "reference_trainer": settings.reference_trainer,
         "durable": settings.durable,
         "verdict": str(outcome.verdict),
         "environment": dict(outcome.environment),

@@ -77,18 +77,20 @@ def check_writable(path: Path) -> None:
         ) from None
 
 
-def write_reports(document: Document, paths: Mapping[str, Path]) -> None:
+def write_reports(document: Document, paths: Mapping[str, Path]) -> list[str]:
     """Write each format that was asked for; one that fails does not spoil the others.
 
-    Raises:
-        UsageError: a file could not be written; all others were.
+    Returns:
+        A sentence for each that could not be written.
     """
     failed: list[str] = []
     for name, path in paths.items():
-        text = FORMATS[name].render(document)
         try:
+            text = FORMATS[name].render(document)
             path.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:
-            failed.append(f"{str(path)!r} ({error.strerror})")
-    if failed:
-        raise UsageError(f"could not write {', '.join(failed)}")
+            failed.append(f"could not write {str(path)!r}: {error.strerror}")
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"
+            failed.append(f"could not make {str(path)!r}: {said}")
+    return failed

@@ -46,7 +46,7 @@ def windows(trials: Sequence[Mapping[str, Any]]) -> list[Window]:
             saved = [m["t_s"] for m in after if m["what"] == "save-end"]
             notice = played.get(number)
             length_s = after[-1]["t_s"] - told["t_s"]
-            if notice is not None and notice["grace_s"] > 0:
+            if notice is not None and (notice["grace_s"] or 0) > 0:
                 length_s = notice["grace_s"] / notice["time_scale"]
             found.append(
                 Window(

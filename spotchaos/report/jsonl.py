@@ -53,6 +53,7 @@ class JsonLines:
                     "event": "started",
                     "schema": 1,
                     "command": list(settings.command),
+                    "reference_trainer": settings.reference_trainer,
                     "seed": settings.seed,
                     "promise": settings.promise,
                     "unprotected": list(unprotected),

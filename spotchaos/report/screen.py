@@ -22,6 +22,10 @@ MOST_PLANS = 4
 MOST_QUOTED = 12
 MOST_QUOTED_LINES = 3  # of the screen, for one line of the program
 
+REFERENCE_TESTED = (
+    "tested: the built-in reference trainer, not a program of yours (none was named)"
+)
+
 Span = tuple[str, str]  # text, style of rich
 Line = list[Span]
 
@@ -33,7 +37,10 @@ def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
     # The program chooses many of these words; none may move the cursor or end a line.
     trouble = clean(str(document.get("trouble") or ""))
     document = cleaned(document, one_line)
-    lines: list[Line] = [_headline(document)]
+    lines: list[Line] = []
+    if document.get("reference_trainer"):
+        lines.append([(REFERENCE_TESTED, "yellow")])
+    lines.append(_headline(document))
     if trouble:
         lines += [[], *_trouble(trouble, width=width)]
     if document["verdict"] == "held":

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from spotchaos.errors import ReportError
+from spotchaos.errors import ReportError, shortened
 from spotchaos.report.document import SCHEMA, Document
 from spotchaos.report.gate import uncounted
 from spotchaos.report.redact import one_line
+from spotchaos.report.schema import Report
 from spotchaos.report.screen import trials_text
+from spotchaos.untrusted import check, parse_json, read_bounded
 
-# What every renderer relies on: key -> type of its value.
-_NEEDED: dict[str, type | tuple[type, ...]] = {
-    "verdict": str,
-    "promise": str,
-    "command": list,
-    "trials": list,
-    "findings": list,
-    "notes": list,
-    "coverage": dict,
-    "environment": dict,
-}
-_NEEDED_OF_TRIAL: dict[str, type | tuple[type, ...]] = {
-    "number": int,
-    "plan": str,
-    "verdict": str,
-    "attempts": list,
-    "findings": list,
-    "replay": str,
-}
-_NEEDED_OF_KNOWN: dict[str, type | tuple[type, ...]] = {
-    "finding": str,
-    "reason": str,
-    "until": str,
-    "expired": bool,
-    "trials": list,
-}
-_VERDICTS = ("held", "violated", "unknown")
 # No report that we write comes near; what does was not written by us.
-MOST_BYTES = 512 * 2**20
+MOST_BYTES = 256 << 20
+_WRITE_AGAIN = "give a whole file that `spotchaos run --json FILE` wrote"
 
 
 def read_report(path: Path) -> Document:
@@ -50,62 +24,40 @@ def read_report(path: Path) -> Document:
     Raises:
         ReportError: it is not there, no report, damaged, or of a newer schema.
     """
-    name = str(path)
+    name = shortened(repr(str(path)), 80)
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ReportError(f"{name!r} is too large to be a report")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_bounded(path, most_bytes=MOST_BYTES)
     except FileNotFoundError:
         raise ReportError(
-            f"there is no report {name!r}",
+            f"there is no report {name}",
             hint="`spotchaos run --json FILE` writes one",
         ) from None
     except OSError as error:
+        raise ReportError(f"cannot read the report {name}: {error.strerror}") from None
+    if raw is None:
         raise ReportError(
-            f"cannot read the report {name!r}: {error.strerror}"
-        ) from None
-    except (ValueError, RecursionError):
-        raise ReportError(
-            f"{name!r} is no JSON",
-            hint="give a file that `spotchaos run --json FILE` wrote, whole",
-        ) from None
-    return _checked(document, name)
-
-
-def _checked(document: Any, name: str) -> Document:
+            f"{name} is larger than {MOST_BYTES >> 20} MiB, too large to be a report"
+        )
+    what = f"the report {name}"
+    document = parse_json(raw, what=what, error=ReportError, hint=_WRITE_AGAIN)
     if not isinstance(document, dict) or "schema" not in document:
         raise ReportError(
-            f"{name!r} is no report of spotchaos",
-            hint="give a file that `spotchaos run --json FILE` wrote",
+            f"{what} is damaged: it is no report of spotchaos", hint=_WRITE_AGAIN
         )
     schema = document["schema"]
     if isinstance(schema, int) and schema > SCHEMA:
         raise ReportError(
-            f"{name!r} has schema {schema}, and this release reads schema {SCHEMA}",
+            f"{name} has schema {shortened(str(schema), 20)}, and this release reads"
+            f" schema {SCHEMA}",
             hint="install a newer spotchaos",
         )
-    damaged = schema != SCHEMA or _lacks(document, _NEEDED)
-    damaged = damaged or document["verdict"] not in _VERDICTS
-    if not damaged:
-        damaged = any(
-            _lacks(trial, _NEEDED_OF_TRIAL) or trial["verdict"] not in _VERDICTS
-            for trial in document["trials"]
-        )
-    known = document.get("known") or []
-    damaged = damaged or not isinstance(known, list)
-    damaged = damaged or any(_lacks(entry, _NEEDED_OF_KNOWN) for entry in known)
-    if damaged:
+    if schema != SCHEMA or isinstance(schema, bool | float):
         raise ReportError(
-            f"the report {name!r} is damaged: keys are missing or of another type",
-            hint="write it again with `spotchaos run --json FILE`",
+            f"{what} is damaged at $.schema: it is {shortened(repr(schema), 40)}",
+            hint=_WRITE_AGAIN,
         )
+    check(document, Report, what=what, error=ReportError, hint=_WRITE_AGAIN)
     return document
-
-
-def _lacks(value: Any, needed: dict[str, type | tuple[type, ...]]) -> bool:
-    return not isinstance(value, dict) or any(
-        not isinstance(value.get(key), kind) for key, kind in needed.items()
-    )
 
 
 @dataclass(frozen=True, slots=True)

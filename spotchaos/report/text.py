@@ -18,7 +18,13 @@ from spotchaos.events import (
 from spotchaos.model import Note
 from spotchaos.report.document import Document, make_document
 from spotchaos.report.redact import one_line
-from spotchaos.report.screen import VERDICT_STYLE, Line, plain, screen
+from spotchaos.report.screen import (
+    REFERENCE_TESTED,
+    VERDICT_STYLE,
+    Line,
+    plain,
+    screen,
+)
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -97,6 +103,8 @@ class TextReport:
             self._status.update(shown)
 
     def _note_unprotected(self, event: Started) -> None:
+        if event.settings.reference_trainer:
+            self.print_lines([[(REFERENCE_TESTED, "yellow")]])
         if event.settings.allow_network:
             self.print_lines([[("network    attempts may reach it", "yellow")]])
         for sentence in event.unprotected:

@@ -250,8 +250,8 @@ def test_each_format_of_the_table_renders_each_report(document, name):
 def test_a_file_that_cannot_be_written_does_not_spoil_the_others(document, tmp_path):
     bad = tmp_path / "missing" / "report.xml"
     good = tmp_path / "report.json"
-    with pytest.raises(UsageError, match="could not write"):
-        formats.write_reports(document("held"), {"junit": bad, "json": good})
+    [said] = formats.write_reports(document("held"), {"junit": bad, "json": good})
+    assert said.startswith("could not write")
     assert json.loads(good.read_text())["verdict"] == "held"
 
 

@@ -1,8 +1,9 @@
 import json
+import re
 
 import pytest
 
-from spotchaos.report.issue import draft
+from spotchaos.report.issue import draft, prose
 from spotchaos.report.redact import MASK, clean, mask_text, one_line, redact
 
 SECRETS = [
@@ -124,3 +125,43 @@ def test_a_report_is_json_whatever_was_said(nasty_document):
     from spotchaos.report.formats import render
 
     assert json.loads(render(nasty_document))["verdict"] == "violated"
+
+
+@pytest.mark.parametrize(
+    ("text", "drafted"),
+    [
+        ("ask @user.", "ask `@user`."),
+        ("closes #12, org/repo#1 and GH-7", "closes `#12`, `org/repo#1` and `GH-7`"),
+        ("see https://x.example/a", "see `https://x.example/a`"),
+        ("see www.x.example or a@b.example", "see `www.x.example` or `a@b.example`"),
+        ("<img src=x> [a](b)", "`<img` `src=x>` `[a](b)`"),
+        ("in 0123abcdef", "in `0123abcdef`"),
+        ("# title", "`#` title"),
+        ("- item", "`-` item"),
+        ("1. item", "`1`. item"),
+        ("a `b` *c*", "a `'b'` `*c*`"),
+        ("a\n\n@b", "a `@b`"),
+        ("torch.save(x) at step 10", "torch.save(x) at step 10"),
+    ],
+)
+def test_a_word_that_a_forge_would_act_on_is_code(text, drafted):
+    assert prose(text) == drafted
+
+
+def test_a_draft_mentions_nobody_and_links_nothing(nasty_document):
+    from markdown_it import MarkdownIt
+
+    text = draft(nasty_document, number=1)
+    shown = []
+    for token in MarkdownIt("gfm-like", {"linkify": False}).parse(text):
+        assert token.type != "html_block"
+        for inner in token.children or ():
+            assert inner.type in ("text", "code_inline", "softbreak")
+            shown += [inner.content] if inner.type == "text" else []
+    assert not re.search(r"@\w|#\d|://|www\.|GH-\d", " ".join(shown))
+
+
+def test_the_line_that_installs_a_release_runs_nothing_else(document):
+    changed = {**document("violated"), "spotchaos": "0.1; touch /x"}
+    text = draft(changed, number=1)
+    assert "pip install 'spotchaos==0.1; touch /x'" in text
