@@ -25,6 +25,7 @@ from spotchaos.oracles.saves import (
     Saved,
     habit_of,
     is_spoilt,
+    lagging,
     newest,
     saves_of,
     writes_per_save,
@@ -165,6 +166,7 @@ class _Builder:
     baseline: Baseline
     line: Line
     habit: Habit
+    lag: int = 0
     lines: list[Line] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     end: int = 0
@@ -264,12 +266,13 @@ class _Builder:
             for save in rank.saves
             if is_spoilt(save, attempt, writes=self.habit.writes)
         }
-        self.saved += [
+        found = [
             replace(one, is_whole=False, is_settled=False)
             if one.step in spoilt
             else one
             for one in found
         ]
+        self.saved += lagging(found, self.lag)
         if not link.is_after_finish:
             self._continue_course(link, joined)
         if not attempt.trace.observed:
@@ -324,7 +327,7 @@ def lay_out(
     trace = baseline.first.trace
     habit = habit_of(trace, baseline.patterns)
     habit = replace(habit, writes=writes_per_save(baseline.first))
-    builder = _Builder(baseline, line_of(trace), habit)
+    builder = _Builder(baseline, line_of(trace), habit, lag_of(baseline))
     last = len(trial.attempts) - 1
     tables = {rank: each.table for rank, each in builder.line.ranks.items()}
     attempts = [spelled_as(tables, attempt) for attempt in trial.attempts]
@@ -353,6 +356,24 @@ def lay_out(
         accept_refusal=accept_refusal,
         exit_codes=None if exit_codes is None else tuple(exit_codes),
     )
+
+
+def lag_of(baseline: Baseline) -> int:
+    """Return by how many steps a save is behind, as the clean stop's resume shows; or 0.
+
+    It shows it where it joined at a step at which nothing was saved: what it loaded was
+    copied there, and written at the next save.
+    """
+    control = baseline.control
+    if control is None or len(control.attempts) < 2:
+        return 0
+    clean = lay_out(control, replace(baseline, control=None)).links[1]
+    later = [one.step for one in clean.saved if one.step > (clean.joined or 0)]
+    if not clean.joined or not later or not clean.trained:
+        return 0
+    if any(one.step == clean.joined or not one.is_opaque for one in clean.saved):
+        return 0
+    return min(later) - clean.joined
 
 
 def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:

@@ -10,6 +10,7 @@ from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.saves import oldest_acceptable
 from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
+from spotchaos.trace.lookup import STRONG
 from spotchaos.trace.tracebacks import FRAME
 
 # How torch.load begins where it meets what `weights_only` does not let in.
@@ -199,7 +200,7 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=0,
         )
-    elif oldest is not None and link.joined < oldest:
+    elif oldest is not None and link.joined < oldest and not _has_part_of(link, oldest):
         yield Finding(
             "stale-resume",
             f"attempt {link.number} resumed at step {link.joined} although the checkpoint"
@@ -220,6 +221,16 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
+
+
+def _has_part_of(link: Link, oldest: int) -> bool:
+    """Whether a part of the state is of a step from `oldest` on: it read what is newest."""
+    return any(
+        min(view.looked[component]) >= oldest
+        for view in link.views.values()
+        for component in view.wrong
+        if component in STRONG and view.looked[component]
+    )
 
 
 def _saves_nothing(case: Case) -> bool:
