@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from spotchaos.model import (
     Attempt,
+    AttemptTrace,
     Baseline,
     Ended,
     RankTrace,
@@ -27,10 +28,12 @@ from spotchaos.oracles.saves import (
     is_spoilt,
     lagging,
     newest,
+    pattern_of,
     saves_of,
     writes_per_save,
 )
 from spotchaos.oracles.views import RankView, views_of
+from spotchaos.oracles.windows import on_the_way, with_whole_windows
 from spotchaos.trace.lookup import (
     Join,
     Line,
@@ -60,6 +63,22 @@ class Link:
     is_after_finish: bool
     is_last: bool
     prelude: int = 0  # steps that it made and threw away before: not in its trace here
+    reached: int = 0  # the furthest step that any rank before it had completed
+    # Checkpoints that it loaded before its first step, and that no attempt had written.
+    unwritten: frozenset[str] = frozenset()
+    # All steps had been done when it began, and what is saved after them begun.
+    is_after_last_step: bool = False
+
+    @property
+    def is_all_over(self) -> bool:
+        """Whether it trains a run from the beginning all of whose steps had been done."""
+        is_late = self.is_after_finish or self.is_after_last_step
+        return is_late and bool(self.trained) and not self.joined
+
+    @property
+    def has_nothing_left(self) -> bool:
+        """Whether all steps had been done when it began, and it trained none."""
+        return (self.is_after_finish or self.is_after_last_step) and not self.trained
 
     @property
     def number(self) -> int:
@@ -134,11 +153,21 @@ class Case:
     @property
     def is_finished(self) -> bool:
         """Whether the run came to an end of its own with status 0."""
-        return self.last.attempt.ended is Ended.FINISHED
+        return has_succeeded(self.last.attempt, self.last.end, self.horizon)
 
     def resumes(self) -> Iterator[Link]:
         """Yield each attempt after the first that continues the run."""
         return (link for link in self.links if link.is_resume)
+
+
+def has_succeeded(attempt: Attempt, end: int, horizon: int) -> bool:
+    """Tell whether an attempt said with status 0 that the run is done, and it is.
+
+    It may have been warned before, and have come to its end all the same.
+    """
+    if attempt.ended is Ended.EXITED:
+        return attempt.exit_code == 0 and end >= horizon
+    return attempt.ended is Ended.FINISHED
 
 
 def _of_other_ranks(attempt: Attempt, baseline: Baseline) -> set[str]:
@@ -171,7 +200,11 @@ class _Builder:
     saved: list[Saved] = field(default_factory=list)
     end: int = 0
     reached: int = 0
+    furthest: int = 0  # as `reached`, of the foremost rank
+    written: set[str] = field(default_factory=set)
+    has_unnamed: bool = False  # a kill came before a save had said what it wrote
     has_finished: bool = False
+    is_past_last_step: bool = False
     course: dict[int, dict[int, tuple[int | None, StepMark]]] = field(
         default_factory=dict
     )
@@ -184,12 +217,17 @@ class _Builder:
             self.lines.append(self.line)
         after = after_finish or self.has_finished
         found, line = self._join(attempt, is_first=is_first)
+        midway: Mapping[int, frozenset[str]] = {}
+        if found.step is not None and not is_first:
+            midway = on_the_way(line, attempt, joined=found.step)
+            attempt = with_whole_windows(line, attempt, joined=found.step)
         views = views_of(
             attempt,
             found,
             line,
             (*self.baseline.not_compared, *_of_other_ranks(attempt, self.baseline)),
             saves=[one.step for one in self.saved],
+            midway=midway,
         )
         end = self.end
         if found.step is not None:
@@ -205,6 +243,9 @@ class _Builder:
             is_after_finish=after and not is_first,
             is_last=is_last,
             prelude=prelude,
+            reached=self.furthest,
+            unwritten=self._unwritten(attempt),
+            is_after_last_step=self.is_past_last_step,
         )
         self._go_on(link)
         return link
@@ -246,11 +287,31 @@ class _Builder:
                 best = found, line
         return best
 
+    def _unwritten(self, attempt: Attempt) -> frozenset[str]:
+        if self.has_unnamed:
+            return frozenset()
+        loaded = loaded_at_start(attempt.trace)
+        wanted = {p for p in loaded if pattern_of(p) in self.habit.parts}
+        return frozenset() if wanted & self.written else frozenset(wanted)
+
     def _go_on(self, link: Link) -> None:
         attempt, joined = link.attempt, link.joined
-        self.has_finished |= attempt.ended is Ended.FINISHED
+        for rank in attempt.trace.ranks.values():
+            for save in rank.saves:
+                self.written.update(save.paths)
+                self.has_unnamed |= not save.paths
+            foremost = max(rank.completed, rank.counts.get("step-end", 0))
+            # Of who trained on an unknown state nobody knows how far it came.
+            before = joined if joined is not None else self.baseline.horizon
+            self.furthest = max(self.furthest, before + foremost if foremost else 0)
+        self.has_finished |= has_succeeded(attempt, link.end, self.baseline.horizon)
         if joined is None:
             return
+        last = self.baseline.horizon
+        self.is_past_last_step |= link.end >= last and (
+            not _saves_at(self.baseline.first.trace, last)
+            or _saves_at(attempt.trace, last - joined)
+        )
         self.end = link.end
         self.reached = max(self.reached, link.end)
         found = saves_of(
@@ -355,6 +416,23 @@ def lay_out(
         max_lost_steps=max_lost_steps,
         accept_refusal=accept_refusal,
         exit_codes=None if exit_codes is None else tuple(exit_codes),
+    )
+
+
+def loaded_at_start(trace: AttemptTrace) -> set[str]:
+    """Return what any rank loaded before its first step."""
+    return {
+        load.path
+        for rank in trace.ranks.values()
+        for load in rank.loads
+        if load.step == 0
+    }
+
+
+def _saves_at(trace: AttemptTrace, step: int) -> bool:
+    """Tell whether a save was begun after a step of an attempt."""
+    return any(
+        save.step == step for rank in trace.ranks.values() for save in rank.saves
     )
 
 

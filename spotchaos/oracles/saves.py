@@ -82,6 +82,17 @@ class Habit:
     is_split: bool = False
 
 
+def last_written(trace: AttemptTrace, step: int) -> frozenset[str]:
+    """Return the names, digits apart, that saves after the last step have in the end."""
+    return frozenset(
+        _DIGITS.sub("#", _RANDOM.sub("#", path))
+        for rank in trace.ranks.values()
+        for save in rank.saves
+        for path in save.paths
+        if step in (save.step, save.of_step)
+    )
+
+
 def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
     """Learn from the baseline what a whole resume point consists of."""
     wanted = tuple(pattern_of(p) for p in patterns)

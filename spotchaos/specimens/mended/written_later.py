@@ -1,6 +1,7 @@
-"""Correct: the state is copied at one step, and written some steps later."""
+"""No flaw: the state is copied at one step, and written some steps later."""
 
 import os
+
 import torch
 from torch import nn
 

@@ -1,6 +1,7 @@
 """One flaw: of what is copied, the optimizer's tensors are still those in training."""
 
 import os
+
 import torch
 from torch import nn
 
