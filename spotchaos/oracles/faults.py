@@ -10,6 +10,7 @@ from spotchaos.findings import FINDINGS
 from spotchaos.model import Attempt, Ended, Finding, Struck
 from spotchaos.oracles.lineage import Case, Link, has_succeeded
 from spotchaos.oracles.saves import last_written, unsaved
+from spotchaos.oracles.words import ending_of
 
 # What a resume looks like whose old checkpoint was destroyed by an error.
 _LOST = frozenset(
@@ -47,6 +48,17 @@ def judge_faults(case: Case) -> Iterator[Finding]:
         struck = [s for s in attempt.struck if s.times and s.kind == "error"]
         if not struck or not has_succeeded(attempt, link.end, case.horizon):
             continue
+        if _cannot_start(link, following):
+            yield Finding(
+                "error-destroyed-checkpoint",
+                f"{struck[0].fault!r} struck {struck[0].path!r}, attempt {link.number}"
+                f" ended with status 0 all the same, and the next start failed:"
+                f" {ending_of(following.attempt)}",
+                hint=_BESIDE,
+                attempt=following.number,
+                step=link.end,
+            )
+            continue
         lost = _lost_save(case, link, following)
         if lost is not None:
             yield Finding(
@@ -59,6 +71,14 @@ def judge_faults(case: Case) -> Iterator[Finding]:
                 attempt=link.number,
                 step=link.end,
             )
+
+
+def _cannot_start(link: Link, following: Link) -> bool:
+    """Whether what the struck last save left behind cannot be loaded."""
+    own = [save for save in following.saved if save.attempt == link.number]
+    if not own or following.trained or following.attempt.ended is not Ended.FAILED:
+        return False
+    return not max(own, key=lambda save: save.begun_at_s).is_whole
 
 
 def _lost_save(case: Case, link: Link, following: Link) -> str | None:

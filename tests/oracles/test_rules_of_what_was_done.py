@@ -201,6 +201,13 @@ def test_a_last_save_that_failed_without_a_word_is_lost(step, older, expected):
     assert names(found) == expected
 
 
+def test_a_last_save_that_failed_and_left_what_cannot_be_loaded_is_named():
+    attempt = struck(PLAIN.attempt()[0], step=HORIZON)
+    trial = trial_of(attempt, never_trained())
+    (finding,) = judge(trial, BASELINE, resume_after_finish=True).findings
+    assert finding.name == "error-destroyed-checkpoint"
+
+
 def test_a_final_file_that_was_never_renamed_is_lost():
     def unnamed(rank):
         last = replace(rank.saves[-1], paths=("ckpt.tmp",))
