@@ -192,7 +192,7 @@ def _view(
         looked=looked,
         restored=restored,
         disturbed=disturbed,
-        differences=tuple(_differences(trace, line, joined, leave_out)),
+        differences=tuple(_differences(trace, line, joined, leave_out, midway)),
         final=_final(trace, line, joined, leave_out),
         dtypes=_dtypes(there or next(iter(line.states.values()), None), state),
         midway=midway,
@@ -200,12 +200,20 @@ def _view(
 
 
 def _differences(
-    trace: RankTrace, line: RankLine, joined: int, leave_out: Sequence[str]
+    trace: RankTrace,
+    line: RankLine,
+    joined: int,
+    leave_out: Sequence[str],
+    midway: Collection[str],
 ) -> Iterator[Difference]:
     own = {mark.step: mark for mark in trace.steps}
     for local in range(max([*own, *trace.states], default=-1) + 1):
         step = joined + local
-        state = _unequal(line.states.get(step), trace.states.get(local), leave_out)
+        state = _unequal(
+            line.states.get(step),
+            trace.states.get(local),
+            leave_out if local else (*leave_out, *midway),
+        )
         made = _unequal(line.steps.get(step + 1), own.get(local + 1), leave_out)
         if state or made:
             yield Difference(step + 1, state, made)

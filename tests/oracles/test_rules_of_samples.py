@@ -290,9 +290,10 @@ def test_gradients_that_came_back_are_made_of_their_samples():
     assert judgement.ledger["skipped"] == 0
 
 
-def test_a_stream_within_a_window_is_where_the_program_had_left_it():
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_stream_within_a_window_is_where_the_program_had_left_it(has_gradients):
     """It was saved after half of the step's draws, and ends the step where it should."""
-    accumulated = in_two(last_half)
+    accumulated = in_two(last_half, has_gradients=has_gradients)
 
     def moved(rank):
         rank = accumulated(rank, first=1)
@@ -300,15 +301,17 @@ def test_a_stream_within_a_window_is_where_the_program_had_left_it():
         block, following, used = state.rng["rng.torch"]
         stream = block, following, used + 300
         components = {**state.components, "rng.torch": f"{block}.{used + 300}"}
+        components["buffers"] = digest("between")
         rng = {**state.rng, "rng.torch": stream}
         first = replace(state, components=components, rng=rng)
         return replace(rank, states={**rank.states, 0: first})
 
-    runs = tuple(changed(run, ranks=accumulated) for run in BASELINE.runs)
-    baseline = replace(BASELINE, runs=runs)
-    trial = PLAIN.trial([13])
-    judgement = judge(with_last(trial, ranks=moved), baseline)
-    assert names(judgement) == ["samples-skipped"]
+    program = Program(has_buffers=True)
+    run = program.baseline()
+    runs = tuple(changed(each, ranks=accumulated) for each in run.runs)
+    baseline = replace(run, runs=runs)
+    judgement = judge(with_last(program.trial([13]), ranks=moved), baseline)
+    assert names(judgement) == ([] if has_gradients else ["samples-skipped"])
     assert "rng-moved-without-effect" not in [note.name for note in judgement.notes]
 
 
