@@ -86,6 +86,7 @@ FINDINGS: dict[str, Kind] = {
         pointer_ahead="the pointer names a checkpoint that is not whole",
         deleted_before_saved="the old checkpoint was deleted before the new was whole",
         error_destroyed_checkpoint="an error while saving destroyed the old checkpoint",
+        save_lost="the run ended well and its last save had failed without a word",
         leftover_blocks_save="a leftover of the killed save makes the next save fail",
         leftovers="files, processes, memory or uploads stay behind for ever",
     ),

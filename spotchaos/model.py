@@ -86,17 +86,15 @@ class SaveMark:
     state: StateMark | None  # at save-begin
     begun_at_s: float
     ended_at_s: float | None  # None: the attempt ended first
-    is_beside: bool = False  # another thread than the one that trains wrote a copy,
-    holds: int | None = None  # ... of this step, in this attempt; None: not known
+    is_beside: bool = False  # another thread than the one that trains wrote it
+    # The step, in this attempt, of the weights in it; None: nobody has looked, or known.
+    holds: int | None = None
+    is_of_unknown_step: bool = False  # training may have moved on since it was copied
 
     @property
     def of_step(self) -> int:
         """The step, in this attempt, whose state it holds; the last it can be, if unknown."""
         return self.step if self.holds is None else self.holds
-
-    @property
-    def is_of_unknown_step(self) -> bool:
-        return self.is_beside and self.holds is None
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class Specimen:
     command: str = COMMAND
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    existing: str | None = None  # what lies in the folder before: "finished"
+    existing: str | None = (
+        None  # "finished", or the command of a run before in the folder
+    )
     shown_by: tuple[str, ...] = ()
     fresh: bool = False  # its first run must be a fresh process
     slow: bool = False
@@ -118,8 +120,12 @@ def try_program(
             value = _filled(value, program)
         values[name] = read_option(BY_NAME[name], value)
     command = tuple(_filled(word, program) for word in specimen.command.split())
-    if specimen.existing == "finished":
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    if specimen.existing is not None:
+        words = (
+            specimen.existing if specimen.existing != "finished" else specimen.command
+        )
+        earlier = [_filled(word, program) for word in words.split()]
+        subprocess.run(earlier, cwd=folder, check=True, capture_output=True)
     settings = make_settings(values, command=command, folder=folder)
     carry_out = explore if specimen.explore and "kill-at" not in values else run
     outcome = carry_out(settings, _ignore, layer=None if specimen.fresh else layer)

@@ -13,6 +13,7 @@ from spotchaos.model import StepMark
 from spotchaos.oracles.drawn import is_drawn, is_within_an_order
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.views import Difference, RankView
+from spotchaos.oracles.windows import begun
 from spotchaos.trace.lookup import STRONG, RankLine, is_stream
 
 _FORWARD = ("loss", "gradients", "weights", "buffers")
@@ -73,17 +74,9 @@ def _mixup(view: RankView, difference: Difference) -> Mixup:
         is_other_order=_order(expected) != given,
         is_fixed_order=_is_fixed(steps),
         is_known=bool(same) or _knows(steps, found.samples or ()),
-        begun=_begun(expected, found) if difference.step == view.joined + 1 else 0,
+        begun=begun(expected, found) if difference.step == view.joined + 1 else 0,
         is_cut_otherwise=_is_cut_otherwise(expected, found),
     )
-
-
-def _begun(expected: StepMark, found: StepMark) -> int:
-    """Return how many samples of a step are missing if only its last ones are there."""
-    want, have = tuple(expected.samples or ()), tuple(found.samples or ())
-    if not have or found.micro >= expected.micro or want[-len(have) :] != have:
-        return 0
-    return len(want) - len(have)
 
 
 def _is_cut_otherwise(expected: StepMark, found: StepMark) -> bool:
@@ -289,12 +282,30 @@ def streams(link: Link, view: RankView) -> tuple[str, ...]:
 
 
 def is_foreign(link: Link) -> bool:
-    """Whether an attempt trains on from a checkpoint of another run."""
-    if not link.has_begun or not link.trained or link.join.disagrees:
+    """Whether an attempt goes on from a checkpoint of another run."""
+    if link.join.disagrees:
+        return False
+    if link.unwritten and (is_ahead(link) or not (link.trained or link.joined)):
+        return True
+    if not link.has_begun or not link.trained:
         return False
     if link.joined is None:
         return True
     return bool(link.views) and all(_is_foreign(view) for view in link.views.values())
+
+
+def is_ahead(link: Link) -> bool:
+    """Whether an attempt begins with what only steps have that nobody had come to."""
+    joined = link.joined
+    if joined is None or joined <= link.reached or not link.views:
+        return False
+    return all(
+        any(
+            component in STRONG and steps and min(steps) > link.reached
+            for component, steps in view.looked.items()
+        )
+        for view in link.views.values()
+    )
 
 
 def _is_foreign(view: RankView) -> bool:
@@ -321,6 +332,7 @@ def is_restart(link: Link) -> bool:
     """Whether an attempt wrongly began at step 0 although a checkpoint was there."""
     return (
         link.is_resume
+        and not link.is_all_over
         and link.joined == 0
         and any(s.is_settled and s.step for s in link.saved)
     )
@@ -336,4 +348,6 @@ def judged(case: Case) -> list[Link]:
         and not link.starts_afresh
         and not is_restart(link)
         and not is_foreign(link)
+        and not link.is_all_over
+        and not link.has_nothing_left
     ]

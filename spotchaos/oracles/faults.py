@@ -8,12 +8,21 @@ from itertools import pairwise
 
 from spotchaos.findings import FINDINGS
 from spotchaos.model import Attempt, Ended, Finding, Struck
-from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.saves import unsaved
+from spotchaos.oracles.lineage import Case, Link, has_succeeded
+from spotchaos.oracles.saves import last_written, unsaved
+from spotchaos.oracles.words import ending_of
 from spotchaos.trace.format import FILE_SITES
 
 # What a resume looks like whose old checkpoint was destroyed by an error.
-_LOST = frozenset({"resume-failed", "silent-restart", "stale-resume", "foreign-resume"})
+_LOST = frozenset(
+    {
+        "resume-failed",
+        "silent-restart",
+        "stale-resume",
+        "foreign-resume",
+        "retrained-after-finish",
+    }
+)
 # What a resume looks like whose newest checkpoint never reached the store.
 _NOT_STORED = _LOST | {"lost-work", "no-checkpoint"}
 # What a resume looks like that loaded damaged bytes.
@@ -27,6 +36,70 @@ _SHORT = (
     "a write may take less than it is given, and says how much: write on until nothing is"
     " left, and replace the old checkpoint only then"
 )
+
+
+def judge_faults(case: Case) -> Iterator[Finding]:
+    """Name a run that said that it is done, and whose last save an error had struck.
+
+    No scheduler starts a program again that ended with status 0, so that the next start,
+    which shows what is missing, comes in trials only.
+    """
+    for link, following in pairwise(case.links):
+        attempt = link.attempt
+        struck = [s for s in attempt.struck if s.times and s.kind == "error"]
+        if not struck or not has_succeeded(attempt, link.end, case.horizon):
+            continue
+        if _cannot_start(link, following):
+            yield Finding(
+                "error-destroyed-checkpoint",
+                f"{struck[0].fault!r} struck {struck[0].path!r}, attempt {link.number}"
+                f" ended with status 0 all the same, and the next start failed:"
+                f" {ending_of(following.attempt)}",
+                hint=_BESIDE,
+                attempt=following.number,
+                step=link.end,
+            )
+            continue
+        lost = _lost_save(case, link, following)
+        if lost is not None:
+            yield Finding(
+                "save-lost",
+                f"{struck[0].fault!r} struck {struck[0].path!r}, attempt {link.number}"
+                f" ended with status 0 at step {link.end} all the same, and {lost}",
+                hint="ask every save how it went, the last one too, before the program"
+                " ends (`future.result()`, the thread's own exception), and end with"
+                " another status than 0 if one failed",
+                attempt=link.number,
+                step=link.end,
+            )
+
+
+def _cannot_start(link: Link, following: Link) -> bool:
+    """Whether what the struck last save left behind cannot be loaded."""
+    own = [save for save in following.saved if save.attempt == link.number]
+    if not own or following.trained or following.attempt.ended is not Ended.FAILED:
+        return False
+    return not max(own, key=lambda save: save.begun_at_s).is_whole
+
+
+def _lost_save(case: Case, link: Link, following: Link) -> str | None:
+    """Say what is missing of the last save of an attempt that was done; None: nothing."""
+    own = [save for save in following.saved if save.attempt == link.number]
+    joined = following.joined
+    if own and joined is not None and following.has_begun:
+        last = max(own, key=lambda save: save.begun_at_s)
+        # One that began all over again has lost the checkpoints before as well.
+        is_destroyed = not joined and _had_another(link)
+        if not last.is_whole and joined < last.step and not is_destroyed:
+            return (
+                f"its last checkpoint, of step {last.step}, is not there: the next start"
+                f" went on from step {joined}"
+            )
+    ran = case.baseline.first.trace
+    missing = last_written(ran, case.horizon) - last_written(
+        link.attempt.trace, case.horizon - (link.joined or 0)
+    )
+    return f"{min(missing)!r} was never written" if missing else None
 
 
 def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:

@@ -324,7 +324,7 @@ def _are_usual(case: Case, link: Link, saves: list[SaveMark]) -> bool:
     """Tell whether saves are those of the uninterrupted run: no answer to a notice."""
     joined = link.joined or 0
     usual = {*case.habit.steps, case.horizon}
-    return all(joined + save.step in usual for save in saves)
+    return all(joined + save.of_step in usual for save in saves)
 
 
 def _ignored(link: Link, *, saved: bool = False) -> Finding:

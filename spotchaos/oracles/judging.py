@@ -18,7 +18,7 @@ from spotchaos.model import (
 )
 from spotchaos.oracles.causes import frozen, is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
-from spotchaos.oracles.faults import recast
+from spotchaos.oracles.faults import judge_faults, recast
 from spotchaos.oracles.interruption import judge_interruption, note_interruption
 from spotchaos.oracles.leavings import judge_leavings
 from spotchaos.oracles.lineage import Case, Link, lay_out
@@ -44,6 +44,7 @@ ORACLES: dict[str, Oracle] = {
     "samples": judge_samples,
     "divergence": judge_divergence,
     "storage": judge_storage,
+    "faults": judge_faults,
     "leavings": judge_leavings,
     "torn": judge_torn,
 }

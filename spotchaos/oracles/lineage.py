@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from spotchaos.model import (
     Attempt,
+    AttemptTrace,
     Baseline,
     Ended,
     RankTrace,
@@ -25,11 +26,14 @@ from spotchaos.oracles.saves import (
     Saved,
     habit_of,
     is_spoilt,
+    lagging,
     newest,
+    pattern_of,
     saves_of,
     writes_per_save,
 )
 from spotchaos.oracles.views import RankView, views_of
+from spotchaos.oracles.windows import on_the_way, with_whole_windows
 from spotchaos.trace.lookup import (
     Join,
     Line,
@@ -59,6 +63,22 @@ class Link:
     is_after_finish: bool
     is_last: bool
     prelude: int = 0  # steps that it made and threw away before: not in its trace here
+    reached: int = 0  # the furthest step that any rank before it had completed
+    # Checkpoints that it loaded before its first step, and that no attempt had written.
+    unwritten: frozenset[str] = frozenset()
+    # All steps had been done when it began, and what is saved after them begun.
+    is_after_last_step: bool = False
+
+    @property
+    def is_all_over(self) -> bool:
+        """Whether it trains a run from the beginning all of whose steps had been done."""
+        is_late = self.is_after_finish or self.is_after_last_step
+        return is_late and bool(self.trained) and not self.joined
+
+    @property
+    def has_nothing_left(self) -> bool:
+        """Whether all steps had been done when it began, and it trained none."""
+        return (self.is_after_finish or self.is_after_last_step) and not self.trained
 
     @property
     def number(self) -> int:
@@ -133,11 +153,21 @@ class Case:
     @property
     def is_finished(self) -> bool:
         """Whether the run came to an end of its own with status 0."""
-        return self.last.attempt.ended is Ended.FINISHED
+        return has_succeeded(self.last.attempt, self.last.end, self.horizon)
 
     def resumes(self) -> Iterator[Link]:
         """Yield each attempt after the first that continues the run."""
         return (link for link in self.links if link.is_resume)
+
+
+def has_succeeded(attempt: Attempt, end: int, horizon: int) -> bool:
+    """Tell whether an attempt said with status 0 that the run is done, and it is.
+
+    It may have been warned before, and have come to its end all the same.
+    """
+    if attempt.ended is Ended.EXITED:
+        return attempt.exit_code == 0 and end >= horizon
+    return attempt.ended is Ended.FINISHED
 
 
 def _of_other_ranks(attempt: Attempt, baseline: Baseline) -> set[str]:
@@ -165,11 +195,16 @@ class _Builder:
     baseline: Baseline
     line: Line
     habit: Habit
+    lag: int = 0
     lines: list[Line] = field(default_factory=list)
     saved: list[Saved] = field(default_factory=list)
     end: int = 0
     reached: int = 0
+    furthest: int = 0  # as `reached`, of the foremost rank
+    written: set[str] = field(default_factory=set)
+    has_unnamed: bool = False  # a kill came before a save had said what it wrote
     has_finished: bool = False
+    is_past_last_step: bool = False
     course: dict[int, dict[int, tuple[int | None, StepMark]]] = field(
         default_factory=dict
     )
@@ -182,12 +217,17 @@ class _Builder:
             self.lines.append(self.line)
         after = after_finish or self.has_finished
         found, line = self._join(attempt, is_first=is_first)
+        midway: Mapping[int, frozenset[str]] = {}
+        if found.step is not None and not is_first:
+            midway = on_the_way(line, attempt, joined=found.step)
+            attempt = with_whole_windows(line, attempt, joined=found.step)
         views = views_of(
             attempt,
             found,
             line,
             (*self.baseline.not_compared, *_of_other_ranks(attempt, self.baseline)),
             saves=[one.step for one in self.saved],
+            midway=midway,
         )
         end = self.end
         if found.step is not None:
@@ -203,6 +243,9 @@ class _Builder:
             is_after_finish=after and not is_first,
             is_last=is_last,
             prelude=prelude,
+            reached=self.furthest,
+            unwritten=self._unwritten(attempt),
+            is_after_last_step=self.is_past_last_step,
         )
         self._go_on(link)
         return link
@@ -244,11 +287,31 @@ class _Builder:
                 best = found, line
         return best
 
+    def _unwritten(self, attempt: Attempt) -> frozenset[str]:
+        if self.has_unnamed:
+            return frozenset()
+        loaded = loaded_at_start(attempt.trace)
+        wanted = {p for p in loaded if pattern_of(p) in self.habit.parts}
+        return frozenset() if wanted & self.written else frozenset(wanted)
+
     def _go_on(self, link: Link) -> None:
         attempt, joined = link.attempt, link.joined
-        self.has_finished |= attempt.ended is Ended.FINISHED
+        for rank in attempt.trace.ranks.values():
+            for save in rank.saves:
+                self.written.update(save.paths)
+                self.has_unnamed |= not save.paths
+            foremost = max(rank.completed, rank.counts.get("step-end", 0))
+            # Of who trained on an unknown state nobody knows how far it came.
+            before = joined if joined is not None else self.baseline.horizon
+            self.furthest = max(self.furthest, before + foremost if foremost else 0)
+        self.has_finished |= has_succeeded(attempt, link.end, self.baseline.horizon)
         if joined is None:
             return
+        last = self.baseline.horizon
+        self.is_past_last_step |= link.end >= last and (
+            not _saves_at(self.baseline.first.trace, last)
+            or _saves_at(attempt.trace, last - joined)
+        )
         self.end = link.end
         self.reached = max(self.reached, link.end)
         found = saves_of(
@@ -264,12 +327,13 @@ class _Builder:
             for save in rank.saves
             if is_spoilt(save, attempt, writes=self.habit.writes)
         }
-        self.saved += [
+        found = [
             replace(one, is_whole=False, is_settled=False)
             if one.step in spoilt
             else one
             for one in found
         ]
+        self.saved += lagging(found, self.lag)
         if not link.is_after_finish:
             self._continue_course(link, joined)
         if not attempt.trace.observed:
@@ -324,7 +388,7 @@ def lay_out(
     trace = baseline.first.trace
     habit = habit_of(trace, baseline.patterns)
     habit = replace(habit, writes=writes_per_save(baseline.first))
-    builder = _Builder(baseline, line_of(trace), habit)
+    builder = _Builder(baseline, line_of(trace), habit, lag_of(baseline))
     last = len(trial.attempts) - 1
     tables = {rank: each.table for rank, each in builder.line.ranks.items()}
     attempts = [spelled_as(tables, attempt) for attempt in trial.attempts]
@@ -353,6 +417,41 @@ def lay_out(
         accept_refusal=accept_refusal,
         exit_codes=None if exit_codes is None else tuple(exit_codes),
     )
+
+
+def loaded_at_start(trace: AttemptTrace) -> set[str]:
+    """Return what any rank loaded before its first step."""
+    return {
+        load.path
+        for rank in trace.ranks.values()
+        for load in rank.loads
+        if load.step == 0
+    }
+
+
+def _saves_at(trace: AttemptTrace, step: int) -> bool:
+    """Tell whether a save was begun after a step of an attempt."""
+    return any(
+        save.step == step for rank in trace.ranks.values() for save in rank.saves
+    )
+
+
+def lag_of(baseline: Baseline) -> int:
+    """Return by how many steps a save is behind, as the clean stop's resume shows; or 0.
+
+    It shows it where it joined at a step at which nothing was saved: what it loaded was
+    copied there, and written at the next save.
+    """
+    control = baseline.control
+    if control is None or len(control.attempts) < 2:
+        return 0
+    clean = lay_out(control, replace(baseline, control=None)).links[1]
+    later = [one.step for one in clean.saved if one.step > (clean.joined or 0)]
+    if not clean.joined or not later or not clean.trained:
+        return 0
+    if any(one.step == clean.joined or not one.is_opaque for one in clean.saved):
+        return 0
+    return min(later) - clean.joined
 
 
 def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from spotchaos.model import Attempt, Ended, Finding, ProgramException
 from spotchaos.oracles.causes import is_foreign, is_restart
 from spotchaos.oracles.faults import is_ended_by_fault
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, Link, loaded_at_start
 from spotchaos.oracles.saves import oldest_acceptable
 from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
+from spotchaos.trace.lookup import STRONG
 from spotchaos.trace.tracebacks import FRAME
 
 # How torch.load begins where it meets what `weights_only` does not let in.
@@ -18,6 +19,10 @@ REFUSED_BY_TORCH = "Weights only load failed"
 # Attempts in a row that end by themselves, none further than the one before.
 STUCK_AFTER = 3
 
+_NEWEST = (
+    "choose the newest by its step as a number, not by the order of names or by file"
+    " times, and move the pointer as soon as a checkpoint is whole"
+)
 
 # Since torch 2.4 the ranks meet in the store of torchrun itself, which outlives them.
 SHARED_STORE = (
@@ -36,7 +41,7 @@ def judge_progress(case: Case) -> Iterator[Finding]:
             yield _refused_write(link)
         elif link.is_resume and _is_to_blame(link):
             yield from _failed(case, link)
-        if link.is_after_finish:
+        if link.is_after_finish or link.is_all_over:
             yield from _retrained(case, link)
         elif link.is_resume:
             yield from _joined(case, link)
@@ -182,15 +187,26 @@ def _how_to_resume(case: Case) -> str:
 
 def _joined(case: Case, link: Link) -> Iterator[Finding]:
     """Judge where an attempt began to train, and how much it had to do again."""
-    if not link.has_begun:
-        return
     if is_foreign(link):
         yield from _foreign(link)
+        return
+    if not link.has_begun:
         return
     if link.joined is None:
         return
     oldest = oldest_acceptable(link.saved)
-    if is_restart(link):
+    kept = link.unwritten & loaded_at_start(case.baseline.first.trace)
+    if is_restart(link) and kept:
+        yield Finding(
+            "stale-resume",
+            f"attempt {link.number} resumed from {min(kept)!r}, which lay in the folder"
+            f" before the run, although the checkpoint of step {link.newest} was whole;"
+            f" {lost(link.lost)}",
+            hint=_NEWEST,
+            attempt=link.number,
+            step=0,
+        )
+    elif is_restart(link):
         yield Finding(
             "silent-restart",
             f"attempt {link.number} started again from step 0 although the checkpoint of"
@@ -199,13 +215,12 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=0,
         )
-    elif oldest is not None and link.joined < oldest:
+    elif oldest is not None and link.joined < oldest and not _has_part_of(link, oldest):
         yield Finding(
             "stale-resume",
             f"attempt {link.number} resumed at step {link.joined} although the checkpoint"
             f" of step {link.newest} was whole; {lost(link.lost)}",
-            hint="choose the newest by its step as a number, not by the order of names or"
-            " by file times, and move the pointer as soon as a checkpoint is whole",
+            hint=_NEWEST,
             attempt=link.number,
             step=link.joined,
         )
@@ -220,6 +235,16 @@ def _joined(case: Case, link: Link) -> Iterator[Finding]:
             attempt=link.number,
             step=link.joined,
         )
+
+
+def _has_part_of(link: Link, oldest: int) -> bool:
+    """Whether a part of the state is of a step from `oldest` on: it read what is newest."""
+    return any(
+        min(view.looked[component]) >= oldest
+        for view in link.views.values()
+        for component in view.wrong
+        if component in STRONG and view.looked[component]
+    )
 
 
 def _saves_nothing(case: Case) -> bool:
@@ -254,13 +279,25 @@ def _foreign(link: Link) -> Iterator[Finding]:
         return
     yield Finding(
         "foreign-resume",
-        f"attempt {link.number} trains on with weights that no step of this run ever"
-        " had, and neither optimizer nor random streams are of it",
+        _foreign_words(link),
         hint="it loaded a checkpoint of another run, or none at all and a new"
         " initialisation: keep an id of the run in the checkpoint and refuse another's;"
         " look at the folder and the pattern in which it searches",
         attempt=link.number,
         step=0,
+    )
+
+
+def _foreign_words(link: Link) -> str:
+    if link.unwritten:
+        goes_on = "trains on from" if link.trained else "trains nothing, and loaded"
+        return (
+            f"attempt {link.number} {goes_on} {min(link.unwritten)!r}, which no attempt of"
+            " this run had written"
+        )
+    return (
+        f"attempt {link.number} trains on with weights that no step of this run ever had,"
+        " and neither optimizer nor random streams are of it"
     )
 
 
@@ -283,12 +320,16 @@ def _retrained(case: Case, link: Link) -> Iterator[Finding]:
         return
     yield Finding(
         "retrained-after-finish",
-        f"started again after the run had finished, {said}",
+        f"started again after the run had {_came_to(link)}, {said}",
         hint="save at the end with the last step or epoch done, and compare with the"
         " total before the first step",
         attempt=attempt.number,
         step=link.joined,
     )
+
+
+def _came_to(link: Link) -> str:
+    return "finished" if link.is_after_finish else "done its last step"
 
 
 def _changes_weights(case: Case, link: Link) -> bool:
@@ -335,6 +376,8 @@ def _count(case: Case) -> Iterator[Finding]:
     link = case.last
     attempt = link.attempt
     if attempt.ended is not Ended.FINISHED or not link.is_resume or is_foreign(link):
+        return
+    if link.has_nothing_left or link.is_all_over:
         return
     if not link.trained:
         reached = [link.joined or 0, *(save.step for save in link.saved)]

@@ -200,6 +200,14 @@ def _finding(
             hint="either the program repeats only by luck, or being observed changes it;"
             " please report the latter",
         )
+    if _has_no_weights(first):
+        return Finding(
+            "not-observed",
+            f"the probe saw {first.trace.completed} batches, and no weights that anything"
+            " trains: there is no state that a resume could be compared with",
+            hint="a program that computes outputs (inference, embeddings) without training"
+            " cannot be judged by the state of its training",
+        )
     if _is_vacuous(first):
         if not _is_trained_by_torch(first):
             return Finding(
@@ -227,6 +235,15 @@ def _is_trained_by_torch(run: Attempt) -> bool:
         or rank.counted.get("optimizer")
         or rank.counted.get("backward")
         for rank in run.trace.ranks.values()
+    )
+
+
+def _has_no_weights(run: Attempt) -> bool:
+    """Tell whether neither training was seen nor any state with weights in it."""
+    return not _is_trained_by_torch(run) and not any(
+        "weights" in state.components
+        for rank in run.trace.ranks.values()
+        for state in (*rank.states.values(), *([rank.finish] if rank.finish else []))
     )
 
 

@@ -105,7 +105,8 @@ def _dtypes(link: Link) -> Iterator[Finding]:
 
 def _mixed(link: Link, view: RankView) -> dict[str, int]:
     """Return components that were restored, but from the checkpoint of another step."""
-    saved = {save.step for save in link.saved} - {view.joined, 0}
+    saved = {step for save in link.saved for step in (save.step, *save.written)}
+    saved -= {view.joined, 0}
     return {
         component: min(view.looked[component] & saved)
         for component in wrong(view)

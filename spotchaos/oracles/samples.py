@@ -10,8 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from spotchaos.model import Finding, RankTrace, StepMark
-from spotchaos.oracles.causes import Mixup, draws_order, judged, mixup, streams
+from spotchaos.model import Ended, Finding, RankTrace, StepMark
+from spotchaos.oracles.causes import (
+    Mixup,
+    draws_order,
+    is_ahead,
+    judged,
+    mixup,
+    streams,
+)
 from spotchaos.oracles.lineage import Case, Link, epoch_shift
 from spotchaos.oracles.words import HINTS, on_ranks
 
@@ -22,6 +29,9 @@ Tally = dict[int | None, Counter[Sample]]  # epoch -> how often each sample
 
 def judge_samples(case: Case) -> Iterator[Finding]:
     """Name samples repeated and skipped, or an order that changed."""
+    for link in judged(case):
+        if is_ahead(link):
+            yield from _left_out(case, link)
     if {"batch", "samples"} & {*case.baseline.not_compared}:
         return
     for link in judged(case):
@@ -35,6 +45,34 @@ def judge_samples(case: Case) -> Iterator[Finding]:
         }
         if found:
             yield from _judge(case, link, found)
+
+
+def _left_out(case: Case, link: Link) -> Iterator[Finding]:
+    """Name the steps between the furthest that was trained and where a resume begins."""
+    found = ledger(case)
+    if found["complete"] and _tally(_course_of_line(case)) and not found["skipped"]:
+        return  # They were made up for afterwards.
+    first = link.reached + 1
+    count = sum(
+        len(_samples(mark))
+        for line in link.line.ranks.values()
+        for step, mark in line.steps.items()
+        if first <= step <= (link.joined or 0)
+    )
+    which = f"step {first} was"
+    if link.joined != first:
+        which = f"steps {first} to {link.joined} were"
+    yield Finding(
+        "samples-skipped",
+        f"attempt {link.number} began where step {link.joined} ends, and nobody had come"
+        f" further than step {link.reached}: {which} trained by nobody;"
+        f" {_counted(count, 'samples-skipped')}",
+        hint="what is begun is not done: note a part of the work as done only once it is,"
+        " and do again what was begun and not noted",
+        attempt=link.number,
+        step=first,
+        component="samples",
+    )
 
 
 def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Finding]:
@@ -193,7 +231,8 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
     expected = _tally(_course_of_line(case))
     found = _tally(course)
     in_all = _tally(whole)
-    ended = link.end >= case.horizon
+    # Who came to an end of its own before the others' last step has ended as well.
+    ended = link.end >= case.horizon or link.attempt.ended is Ended.FINISHED
     if ended and _in_total(expected) == _in_total(in_all):
         return 0, 0
     touched = {

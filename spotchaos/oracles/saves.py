@@ -60,6 +60,8 @@ class Saved:
     patterns: frozenset[str]
     begun_at_s: float
     ended_at_s: float | None
+    written: frozenset[int] = frozenset()  # steps of the line at which it was written
+    is_opaque: bool = False  # nobody could look at what was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,17 @@ class Habit:
     steps: tuple[int, ...]
     writes: Mapping[str, int] = field(default_factory=dict)
     is_split: bool = False
+
+
+def last_written(trace: AttemptTrace, step: int) -> frozenset[str]:
+    """Return the names, digits apart, that saves after the last step have in the end."""
+    return frozenset(
+        _DIGITS.sub("#", _RANDOM.sub("#", path))
+        for rank in trace.ranks.values()
+        for save in rank.saves
+        for path in save.paths
+        if step in (save.step, save.of_step)
+    )
 
 
 def habit_of(trace: AttemptTrace, patterns: Sequence[str]) -> Habit:
@@ -149,6 +162,10 @@ def saves_of(
                 patterns=parts,
                 begun_at_s=min(save.begun_at_s for save in saves.values()),
                 ended_at_s=ended_at_s,
+                written=frozenset(joined + save.step for save in saves.values()),
+                is_opaque=all(
+                    save.holds is None and not save.is_beside for save in saves.values()
+                ),
             )
         )
     if not habit.is_split or ended is Ended.FINISHED:
@@ -164,6 +181,26 @@ def saves_of(
         )
         for at, one in enumerate(found, 1)
     ]
+
+
+def lagging(saved: Iterable[Saved], lag: int) -> list[Saved]:
+    """Return saves with the oldest step that they can be of, where nobody saw into them.
+
+    Args:
+        saved: those of one attempt, in order.
+        lag: by how many steps a save of the program was seen to be behind; see
+            `lineage.lag_of`. It may be more another time, but a copy is taken after the
+            one before it was written.
+    """
+    found: list[Saved] = []
+    last: int | None = None
+    for one in saved:
+        step = one.step
+        if lag and one.is_opaque:
+            step = max(0, step - lag if last is None else min(step - lag, last))
+        last = one.step
+        found.append(replace(one, step=step))
+    return found
 
 
 def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]) -> bool:
@@ -339,6 +376,7 @@ def _joined(one: SaveMark, other: SaveMark) -> SaveMark:
         ended_at_s=None if None in ends else max(end for end in ends if end),
         is_beside=one.is_beside or other.is_beside,
         holds=one.holds if other.holds is None else other.holds,
+        is_of_unknown_step=one.is_of_unknown_step or other.is_of_unknown_step,
     )
 
 

@@ -60,14 +60,15 @@ class RankView:
     differences: tuple[Difference, ...]
     final: tuple[str, ...]  # components of the finished state that differ
     dtypes: Mapping[str, tuple[str, str]]  # component -> in the line, in the attempt
+    midway: frozenset[str] = (
+        frozenset()
+    )  # components that are on the way to the next step
 
     @property
     def wrong(self) -> tuple[str, ...]:
         """Components of the state, random streams apart, that are not of the join."""
         return tuple(
-            c
-            for c in STATE_COMPONENTS
-            if c in self.restored and self.joined not in self.looked[c]
+            c for c in STATE_COMPONENTS if c in self.restored and self._is_elsewhere(c)
         )
 
     @property
@@ -92,8 +93,11 @@ class RankView:
     @property
     def streams(self) -> tuple[str, ...]:
         """Random streams that are not where the joined step left them."""
-        return tuple(
-            c for c in self.looked if is_stream(c) and self.joined not in self.looked[c]
+        return tuple(c for c in self.looked if is_stream(c) and self._is_elsewhere(c))
+
+    def _is_elsewhere(self, component: str) -> bool:
+        return (
+            component not in self.midway and self.joined not in self.looked[component]
         )
 
     def first(self, *components: str) -> Difference | None:
@@ -114,6 +118,7 @@ def views_of(
     leave_out: Sequence[str],
     *,
     saves: Collection[int],
+    midway: Mapping[int, frozenset[str]],
 ) -> dict[int, RankView]:
     """Lay each rank of an attempt beside its line, from where it joined.
 
@@ -123,6 +128,7 @@ def views_of(
         line: what they joined.
         leave_out: components that are not compared.
         saves: steps of which there was a checkpoint when the attempt began.
+        midway: rank -> components that are on the way to the next step when it begins.
     """
     views = {}
     for rank, trace in attempt.trace.ranks.items():
@@ -130,7 +136,14 @@ def views_of(
         if joined is None or columns is None or rank not in line.ranks:
             continue
         views[rank] = _view(
-            rank, trace, line.ranks[rank], columns, joined, leave_out, saves
+            rank,
+            trace,
+            line.ranks[rank],
+            columns,
+            joined,
+            leave_out,
+            saves,
+            midway.get(rank, frozenset()),
         )
     return views
 
@@ -143,6 +156,7 @@ def _view(
     joined: int,
     leave_out: Sequence[str],
     saves: Collection[int],
+    midway: frozenset[str],
 ) -> RankView:
     looked = look_up(line, columns, leave_out=leave_out)
     # Where the line was not sampled at the join, nothing can be said to be wrong.
@@ -159,8 +173,9 @@ def _view(
         for c in (*ordered, *(c for c in looked if c not in ordered))
     }
     disturbed = {}
+    restored |= dict.fromkeys(midway & restored.keys(), joined)
     for stream in [c for c in looked if is_stream(c) and joined not in looked[c]]:
-        if state is None:
+        if state is None or stream in midway:
             continue
         # What no checkpoint was there of cannot have been restored from one.
         came = {s for s in looked[stream] if s <= joined or s in saves}
@@ -177,19 +192,28 @@ def _view(
         looked=looked,
         restored=restored,
         disturbed=disturbed,
-        differences=tuple(_differences(trace, line, joined, leave_out)),
+        differences=tuple(_differences(trace, line, joined, leave_out, midway)),
         final=_final(trace, line, joined, leave_out),
         dtypes=_dtypes(there or next(iter(line.states.values()), None), state),
+        midway=midway,
     )
 
 
 def _differences(
-    trace: RankTrace, line: RankLine, joined: int, leave_out: Sequence[str]
+    trace: RankTrace,
+    line: RankLine,
+    joined: int,
+    leave_out: Sequence[str],
+    midway: Collection[str],
 ) -> Iterator[Difference]:
     own = {mark.step: mark for mark in trace.steps}
     for local in range(max([*own, *trace.states], default=-1) + 1):
         step = joined + local
-        state = _unequal(line.states.get(step), trace.states.get(local), leave_out)
+        state = _unequal(
+            line.states.get(step),
+            trace.states.get(local),
+            leave_out if local else (*leave_out, *midway),
+        )
         made = _unequal(line.steps.get(step + 1), own.get(local + 1), leave_out)
         if state or made:
             yield Difference(step + 1, state, made)

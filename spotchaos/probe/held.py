@@ -1,8 +1,8 @@
-"""Which weights an object holds that a thread beside training writes.
+"""Which weights an object holds that is about to be written.
 
-The thread writes a copy: training may be some steps further by then, so that only the
-content tells of which step the checkpoint is. Names are matched from their end, since a
-checkpoint puts a model below keys of its own.
+It may be a copy: training can be some steps further by then, on the thread that writes or
+on another, so that only the content tells of which step the checkpoint is. Names are
+matched from their end, since a checkpoint puts a model below keys of its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from spotchaos.probe.components import sorted_digest, weights
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import named_tensors
 from spotchaos.probe.values import is_tensor
+from spotchaos.trace.format import LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,18 +25,25 @@ _DEEPEST, _MOST_ENTRIES = 8, 100_000
 _MOST_COPIES = 8
 
 
-def weights_in(content: Any) -> list[str]:
-    """Return the fingerprints that the weights in `content` may have; empty: unknown."""
+def weights_in(content: Any, *, beside: bool) -> list[str]:
+    """Return the fingerprints that the weights in `content` may have; empty: unknown.
+
+    Args:
+        content: what is about to be written.
+        beside: training goes on meanwhile. If not, weights that are those in training
+            themselves are `LIVE`, and need no fingerprint.
+    """
     try:
-        return _digests(content)
+        return _digests(content, beside=beside)
     except Exception as error:
-        SESSION.trouble("weights of what a thread writes", error)
+        SESSION.trouble("weights of what is written", error)
         return []
 
 
-def _digests(content: Any) -> list[str]:
+def _digests(content: Any, *, beside: bool) -> list[str]:
     wanted: dict[str, list[str]] = {}  # root -> names within it
-    for name, _ in weights():
+    trained = dict(weights())
+    for name in trained:
         root, sign, inner = name.partition(":")
         if not sign or not root.isdigit():
             root, inner = "", name
@@ -47,15 +55,33 @@ def _digests(content: Any) -> list[str]:
         [(root, below) for below in _places(names, tensors)]
         for root, names in wanted.items()
     ]
-    found = []
+    candidates = []
     for chosen in itertools.islice(itertools.product(*copies), _MOST_COPIES):
         named = [
             (f"{root}:{name}" if root else name, tensors[below + name])
             for root, below in chosen
             for name in wanted[root]
         ]
-        found.append(sorted_digest(named))
-    return found
+        if not beside and all(_is_same(tensor, trained[n]) for n, tensor in named):
+            return [LIVE]
+        candidates.append(named)
+    return [sorted_digest(named) for named in candidates]
+
+
+def _is_same(tensor: Any, other: Any) -> bool:
+    """Tell whether two tensors are the same memory, seen alike."""
+    if tensor is other:
+        return True
+    try:
+        place = tensor.data_ptr()
+        return bool(
+            place
+            and place == other.data_ptr()
+            and (tensor.dtype, tensor.shape) == (other.dtype, other.shape)
+        )
+    except (AttributeError, NotImplementedError, RuntimeError):
+        # A subclass without memory of its own, as of sharded weights.
+        return False
 
 
 def _places(names: list[str], tensors: dict[str, Any]) -> list[str]:

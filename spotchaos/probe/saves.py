@@ -34,7 +34,7 @@ class Saves:
         self.at_load: Callable[[Any], None] | None = None
         # Whether another thread than the one that trains runs; the weights of an object.
         self.is_beside: Callable[[], bool] | None = None
-        self.weights_in: Callable[[Any], list[str]] | None = None
+        self.weights_in: Callable[..., list[str]] | None = None
         self._begun_at_s = 0.0
         self._paths: dict[str, None] = {}
         self._held: set[str] = set()  # what is known of the weights in the open save
@@ -91,7 +91,9 @@ class Saves:
         return self.is_beside is not None and self.is_beside()
 
     def _is_another(self, held: Iterable[str]) -> bool:
-        """Tell whether weights are of another save than the open one."""
+        """Tell whether weights that a thread writes are of another save than the open one."""
+        if not self._is_beside():
+            return False
         return bool(self._held and held and self._held.isdisjoint(held))
 
     @shield
@@ -105,12 +107,11 @@ class Saves:
     def held_by(self, content: Any) -> list[str]:
         """Return the digests that the weights in `content` may have.
 
-        Only what a thread beside training writes is looked at: training may have moved
-        on since it was copied. What is saved where it is trained is of that step.
+        Training may have moved on since it was copied.
         """
-        if self.weights_in is None or not self._is_beside():
+        if self.weights_in is None or not SESSION.may_train():
             return []
-        return self.weights_in(content)
+        return self.weights_in(content, beside=self._is_beside())
 
     def may_be_in_memory(self) -> bool:
         """Tell whether what is written to memory may be a save of this program.

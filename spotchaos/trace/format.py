@@ -31,8 +31,8 @@ Marks, by their key `k`:
     save      a save began: n (counted from 1 in this attempt, on this rank), writer,
               step, beside (only true: another thread than the one that trains writes
               it); the state at "save" that follows carries the same n
-    held      of a save beside training: n, weights (fingerprints, one of which the
-              weights in it have, if they are of a state that was sampled)
+    held      of a save: n, weights (fingerprints, one of which the weights in it have,
+              if they are of a state that was sampled; `LIVE`: those in training)
     saved     it ended: n, paths (final names, below the watched folder, relative),
               seconds; again with `late` for what a background writer added
     load      something was loaded: path (relative where below the folder), via, n
@@ -113,6 +113,9 @@ PROBE_SITES: tuple[str, ...] = (
     "load-end",
     "finish",
 )
+# In `held`, in place of a fingerprint: what is written is what is being trained.
+LIVE = "live"
+
 # Sites that the supervisor of file operations reaches.
 FILE_SITES: tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
 # Sites that the object store reaches.

@@ -220,6 +220,12 @@ def scores(looked: Looked, partly: Collection[int] = ()) -> dict[int, Score]:
     }
 
 
+def _is_mixed(looked: Looked) -> bool:
+    """Tell whether parts of the state are of steps after the first, and of no common one."""
+    found = [looked[c] for c in _informed(looked, STATE_COMPONENTS)]
+    return len(found) > 1 and not frozenset.intersection(*found)
+
+
 def _informed(looked: Looked, components: Iterable[str]) -> list[str]:
     """Return those components whose value only steps after the first have."""
     return [c for c in components if looked.get(c) and 0 not in looked[c]]
@@ -256,7 +262,8 @@ def join(
     It is the step whose state most components share. Where several steps tie, as on a
     plateau, it is one that was saved (or 0), and of these the one that streams and batch
     share; then the one from which the attempt's steps end at the horizon, then the
-    newest.
+    newest. Where the parts of the state are of different steps, streams and batch come
+    first: that step is where the program takes itself to be.
 
     Args:
         looked: the look-ups of each rank.
@@ -280,10 +287,13 @@ def join(
     # they follow those that are known.
     placed = [rank for rank in known if looked[rank].get("weights")] or [*known]
 
+    mixed = any(_is_mixed(looked[rank]) for rank in known)
+
     def order(step: int, ranks: Collection[int]) -> tuple[int | bool, ...]:
         state, other = _total(known, step, ranks)
         possible = reached is None or step <= reached
-        return (state, possible, step in saved, other, step == fits, step)
+        first = _agree(looked, step, ranks) if mixed else 0
+        return (state, possible, first, step in saved, other, step == fits, step)
 
     # What every rank likes best, judged by its state alone, is where all of them joined.
     best = {
@@ -321,6 +331,16 @@ def join(
     score = (sum(s[0] for s in each_score), sum(s[1] for s in each_score))
     steps = {s for s in own.values() if s is not None}
     return Join(steps.pop() if len(steps) == 1 else None, own, score)
+
+
+def _agree(looked: Mapping[int, Looked], step: int, ranks: Collection[int]) -> int:
+    """Count the streams and batches that are those of a step, be they of others as well."""
+    return sum(
+        step in looked[rank][component]
+        for rank in ranks
+        for component in looked[rank]
+        if component not in STATE_COMPONENTS
+    )
 
 
 def _total(

@@ -18,6 +18,7 @@ from spotchaos.model import (
     StepMark,
 )
 from spotchaos.trace.format import (
+    LIVE,
     PROBE_SITES,
     STEPS_SLOT,
     Counters,
@@ -376,13 +377,22 @@ _READERS = {
 
 def _save(number: int, group: _Save, states: Mapping[int, StateMark]) -> SaveMark:
     """Return the frozen record of one save; `states` are those of the attempt."""
-    holds = [
+    found = [
         step
         for step, state in states.items()
-        if group.is_beside
-        and step <= group.step
-        and state.components.get("weights") in group.held
+        if step <= group.step and state.components.get("weights") in group.held
     ]
+    holds = max(found, default=None)
+    is_of_unknown_step = group.is_beside and holds is None
+    if not group.is_beside and group.held:
+        # What was not found is of this step, in another precision or of another model,
+        # unless there are steps that were not sampled.
+        now = group.state.components.get("weights") if group.state is not None else None
+        if {LIVE, now} & group.held:
+            holds = group.step
+        elif holds is None:
+            is_of_unknown_step = not all(n in states for n in range(group.step))
+            holds = None if is_of_unknown_step else group.step
     ends = [end for end in group.numbers.values() if end is not None]
     whole = len(ends) == len(group.numbers)
     state = group.state
@@ -394,7 +404,8 @@ def _save(number: int, group: _Save, states: Mapping[int, StateMark]) -> SaveMar
         begun_at_s=group.begun_at_s,
         ended_at_s=max(ends) if whole and ends else None,
         is_beside=group.is_beside,
-        holds=max(holds, default=None),
+        holds=holds,
+        is_of_unknown_step=is_of_unknown_step,
     )
 
 

@@ -89,6 +89,7 @@ class Flaw:
     stale: dict = field(default_factory=dict)
     disturbed: dict = field(default_factory=dict)
     older: int = 0  # resumes from that many checkpoints before the newest
+    ahead: int = 0  # resumes from that many checkpoints after the newest: nobody's
     restarts: bool = False
     skip_batches: int = 0  # fetched and never trained on
     next_epoch: bool = False  # goes on with the epoch after the one that was left

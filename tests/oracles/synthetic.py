@@ -178,7 +178,7 @@ class Program:
         }
         attempt = Attempt(
             number=number,
-            trace=run.trace(loaded=checkpoint is not None),
+            trace=run.trace(loaded=None if flaw.ahead else checkpoint),
             **{**defaults, **record},
         )
         return attempt, run.checkpoints
@@ -363,6 +363,9 @@ class Program:
             checkpoint = None
             if number > 1 and not own.restarts and saved:
                 checkpoint = saved[-1 - own.older]
+                if own.ahead:
+                    later = [s for s in self.attempt()[1] if s.step > checkpoint.step]
+                    checkpoint = ([checkpoint, *later])[: own.ahead + 1][-1]
             attempt, written = self.attempt(
                 number=number,
                 checkpoint=checkpoint,
@@ -406,7 +409,10 @@ class _Run:
         checkpoints.pop()
 
     def trace(self, *, loaded):
-        loads = (LoadMark("ckpt-4.pt", "torch.load", 0, self.clock),) if loaded else ()
+        loads = ()
+        if loaded is not None:
+            path = f"ckpt-{loaded.step}.pt"
+            loads = (LoadMark(path, "torch.load", 0, self.clock),)
         return AttemptTrace(
             ranks={
                 r: RankTrace(

@@ -346,3 +346,43 @@ def test_a_perfect_resume_after_a_flawed_one_adds_nothing(data):
     # It resumed from what the second attempt had saved, at step 6.
     assert judgement.resumes[1].joined == 6
     assert set(judgement.resumes[1].restored[0].values()) == {6}
+
+
+@st.composite
+def flaws(draw):
+    lost = draw(st.sets(st.sampled_from(["position", "order", "epoch", "rng.torch"])))
+    return Flaw(
+        lost=frozenset(lost),
+        ahead=draw(st.sampled_from([0, 0, 1, 2])),
+        older=draw(st.sampled_from([0, 0, 0, 1])),
+        restarts=draw(st.sampled_from([False, False, False, True])),
+        skip_batches=draw(st.sampled_from([0, 0, 1, 2])),
+        next_epoch=draw(st.sampled_from([False, False, True])),
+        extra_steps=draw(st.sampled_from([0, 0, -1, -3, 2])),
+    )
+
+
+@QUICK
+@given(st.data())
+def test_samples_are_never_missing_or_too_many_without_a_finding(data):
+    program = data.draw(programs())
+    stop, joined = plan_of(data, program)
+    assume(joined > program.save_every)  # an older checkpoint is there
+    flaw = data.draw(flaws())
+    judgement = judge(program.trial([stop], flaw=flaw), program.baseline())
+    if judgement.ledger["repeated"] or judgement.ledger["skipped"]:
+        assert names(judgement) != []
+
+
+@QUICK
+@given(st.data())
+def test_who_begins_ahead_of_all_that_was_trained_skips_what_lies_between(data):
+    program = data.draw(programs(plateau=(), warmup=0))
+    stop, joined = plan_of(data, program)
+    judgement = judge(program.trial([stop], flaw=Flaw(ahead=1)), program.baseline())
+    later = joined + program.save_every
+    assume(stop < later < program.horizon)
+    found = [f for f in judgement.findings if f.name == "samples-skipped"]
+    assert names(judgement) == ["samples-skipped"]
+    assert found[0].step == stop + 1
+    assert judgement.ledger["skipped"] > 0

@@ -178,6 +178,27 @@ def test_weights_that_nobody_can_see_are_said_to_be_that():
     assert "tensors of its own" in finding.hint
 
 
+def test_a_program_that_computes_without_training_anything_is_not_judged():
+    def without_weights(state):
+        kept = {c: f for c, f in state.components.items() if c != "weights"}
+        return replace(state, components=kept)
+
+    attempt = run()
+    ranks = {
+        number: replace(
+            rank,
+            counted={"optimizer": 0, "backward": 0, "batch": 24},
+            states={n: without_weights(s) for n, s in rank.states.items()},
+            finish=None,
+        )
+        for number, rank in attempt.trace.ranks.items()
+    }
+    attempt = replace(attempt, trace=replace(attempt.trace, ranks=ranks))
+    finding = judge_baselines((attempt, attempt)).finding
+    assert finding.name == "not-observed"
+    assert "24 batches, and no weights" in finding.message
+
+
 def test_weights_that_change_once_are_not_vacuous():
     attempt = run(Program(warmup=5, horizon=6))
     assert judge_baselines((attempt, attempt)).finding is None

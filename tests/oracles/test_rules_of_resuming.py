@@ -109,6 +109,7 @@ def beside(rank, *, known=True):
             state=None,
             is_beside=True,
             holds=save.step if known else None,
+            is_of_unknown_step=not known,
         )
         for save in rank.saves
     )

@@ -245,7 +245,7 @@ def test_steps_that_a_lost_scaler_skipped_are_its_only_finding():
     assert "skipped steps" in finding.message
 
 
-def in_two(kept):
+def in_two(kept, *, has_gradients=False):
     """Let steps be made of two micro-batches; `first`: that one of one, with `kept`."""
 
     def accumulated(rank, first=None):
@@ -253,6 +253,8 @@ def in_two(kept):
         for mark in rank.steps:
             cut = kept(mark.samples)
             other = {"batch": digest("half", cut), "samples": digest("samples", cut)}
+            if not has_gradients:
+                other["gradients"] = digest("gradients of", cut)
             half = mark.step == first
             steps.append(
                 replace(
@@ -267,19 +269,54 @@ def in_two(kept):
     return accumulated
 
 
-def first_step_of(kept):
-    """Return the findings of a resume whose first step has one micro-batch of two."""
-    accumulated = in_two(kept)
+def first_step_of(kept, **how):
+    """Return the judgement of a resume whose first step has one micro-batch of two."""
+    accumulated = in_two(kept, **how)
     runs = tuple(changed(run, ranks=accumulated) for run in BASELINE.runs)
     baseline = replace(BASELINE, runs=runs)
     trial = PLAIN.trial([13])
     assert names(judge(with_last(trial, ranks=accumulated), baseline)) == []
     halved = with_last(trial, ranks=lambda rank: accumulated(rank, first=1))
-    return judge(halved, baseline).findings
+    return judge(halved, baseline)
+
+
+def last_half(samples):
+    return samples[len(samples) // 2 :]
+
+
+def test_gradients_that_came_back_are_made_of_their_samples():
+    judgement = first_step_of(last_half, has_gradients=True)
+    assert names(judgement) == []
+    assert judgement.ledger["skipped"] == 0
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_a_stream_within_a_window_is_where_the_program_had_left_it(has_gradients):
+    """It was saved after half of the step's draws, and ends the step where it should."""
+    accumulated = in_two(last_half, has_gradients=has_gradients)
+
+    def moved(rank):
+        rank = accumulated(rank, first=1)
+        state = rank.states[0]
+        block, following, used = state.rng["rng.torch"]
+        stream = block, following, used + 300
+        components = {**state.components, "rng.torch": f"{block}.{used + 300}"}
+        components["buffers"] = digest("between")
+        rng = {**state.rng, "rng.torch": stream}
+        first = replace(state, components=components, rng=rng)
+        return replace(rank, states={**rank.states, 0: first})
+
+    program = Program(has_buffers=True)
+    run = program.baseline()
+    runs = tuple(changed(each, ranks=accumulated) for each in run.runs)
+    baseline = replace(run, runs=runs)
+    judgement = judge(with_last(program.trial([13]), ranks=moved), baseline)
+    assert names(judgement) == ([] if has_gradients else ["samples-skipped"])
+    assert "rng-moved-without-effect" not in [note.name for note in judgement.notes]
 
 
 def test_a_step_that_was_saved_half_way_says_what_is_lost():
-    (finding,) = first_step_of(lambda samples: samples[len(samples) // 2 :])
+    (finding,) = first_step_of(last_half).findings
     assert finding.name == "samples-skipped"
     assert finding.message.startswith(
         "the first step after the resume at step 12 was made of 1 micro-batch instead of"
@@ -288,7 +325,7 @@ def test_a_step_that_was_saved_half_way_says_what_is_lost():
 
 
 def test_a_step_of_fewer_micro_batches_is_said_to_be_that():
-    (finding,) = first_step_of(lambda samples: samples[: len(samples) // 2])
+    (finding,) = first_step_of(lambda samples: samples[: len(samples) // 2]).findings
     assert finding.message.startswith(
         "step 13, after the resume at step 12, was made of 1 micro-batch instead of 2; "
     )

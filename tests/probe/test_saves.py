@@ -294,7 +294,25 @@ torch.save(net.state_dict(), "d.pt"); train()
         (2, True),
         (3, False),
     ]
-    assert [m["weights"] for m in ran.of("held")] == [[ran.column("weights")[1]]]
+    held = [m["weights"] for m in ran.of("held")]
+    assert held == [[ran.column("weights")[1]], ["live"]]
+
+
+def test_a_copy_is_known_by_its_weights_on_the_thread_that_trains_as_well(quick):
+    ran = quick(
+        HEAD
+        + """
+import copy
+train()
+state = {"model": copy.deepcopy(net.state_dict()), "best": net.state_dict()}
+train(); torch.save({"model": state["model"]}, "copy.pt")
+train(); torch.save(state, "both.pt")
+train(); torch.save({"other": torch.ones(3)}, "none.pt"); train()
+"""
+    )
+    assert paths(ran) == [["copy.pt"], ["both.pt"], ["none.pt"]]
+    held = [(m["n"], m["weights"]) for m in ran.of("held")]
+    assert held == [(1, [ran.column("weights")[1]]), (2, ["live"])]
 
 
 def test_two_states_that_a_thread_writes_while_training_waits_are_two_saves(quick):
