@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotchaos.launch.copying import walk
 from spotchaos.launch.layers import layer_of
 from spotchaos.launch.namespaces import OVERLAY_OPTIONS
 
@@ -14,6 +17,23 @@ if TYPE_CHECKING:
     from spotchaos.launch.view import View
 
 Step = dict[str, Any]
+
+# Of the kernel's own settings an attempt of root must change none.
+KERNEL_SETTINGS = (
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/mtrr",
+    "/proc/scsi",
+)
+# Besides the block devices: what leads to the machine's memory, disks or clock.
+_MACHINE_DEVICE = re.compile(
+    r"(k?mem|port|kmsg|nvram|rtc\d*|hpet|watchdog\d*|sg\d+|nvme\d+|ng\d+n\d+"
+    r"|mtd\d+(ro)?|msr)"
+)
 
 
 def steps(
@@ -42,14 +62,16 @@ def steps(
         steps.append({"do": "readonly", "at": "/dev", "otherwise": "nothing"})
     if mechanisms.fresh_proc and mechanisms.pid_namespace:
         steps.append({"do": "proc", "at": "/proc", "otherwise": "bind"})
-        # Of the kernel's own settings an attempt of root must change none.
-        steps.append({"do": "bind", "source": "/proc/sys", "at": "/proc/sys"})
-        steps[-1].update(readonly=True, inner=True, otherwise="nothing")
     elif view.is_overlay:
         steps.append({"do": "bind", "source": "/proc", "at": "/proc"})
         steps[-1].update(recursive=True)
     if mechanisms.mount_namespace:
+        for place in KERNEL_SETTINGS:
+            if Path(place).exists():
+                steps.append({"do": "bind", "source": place, "at": place})
+                steps[-1].update(readonly=True, inner=True, otherwise="nothing")
         steps += _device_steps(view)
+        steps += _machine_device_steps()
         steps += _scratch_steps(view, attempt_folder, tmp_elsewhere=tmp_elsewhere)
         steps += _name_steps(view, attempt_folder, hosts or {})
     return steps
@@ -107,6 +129,24 @@ def _device_steps(view: View) -> list[Step]:
     ]
     if view.workspace.mechanisms.ipc_namespace and Path("/dev/mqueue").is_dir():
         steps.append({"do": "mqueue", "at": "/dev/mqueue", "otherwise": "nothing"})
+    return steps
+
+
+def _machine_device_steps() -> list[Step]:
+    """Let devices that are the machine's own, and that we might open, be empty files."""
+    steps: list[Step] = []
+    for entry in walk("/dev"):
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        is_own = stat.S_ISBLK(status.st_mode) or (
+            stat.S_ISCHR(status.st_mode) and _MACHINE_DEVICE.fullmatch(entry.name)
+        )
+        # Whatever its mode is now: a program of root could change that, too.
+        if is_own and (os.geteuid() == 0 or os.access(entry.path, os.R_OK)):
+            steps.append({"do": "bind", "source": "/dev/null", "at": entry.path})
+            steps[-1]["otherwise"] = "nothing"
     return steps
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotchaos.launch import frames
+from spotchaos.launch import capabilities, frames
 from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.environment import environment_of
 from spotchaos.launch.program import Program
@@ -130,6 +130,7 @@ def make_spec(
         "addresses": [*own_addresses(), *addresses],
         "listen": [] if has_network else [list(place) for place in listen],
         "last_pid": FIRST_PID + number % PID_ROUNDS * PIDS_APART,
+        "capabilities": capabilities.kept_of(capabilities.held_here()),
         "cgroup": None if group is None else str(group),
         "clean": view.workspace.places,
         "command": _command(command or program.command, view),
