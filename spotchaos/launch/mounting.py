@@ -91,7 +91,7 @@ def _layer_steps(view: View) -> list[Step]:
                 steps[-1].update(readonly=True, otherwise="nothing")
         elif layer.how == "readonly":
             steps.append({"do": "bind", "source": layer.at, "at": layer.at})
-            steps[-1].update(recursive=True, readonly=True, otherwise="bind")
+            steps[-1].update(recursive=True, readonly=True, otherwise="nothing")
         else:
             steps.append(
                 {

@@ -185,12 +185,12 @@ class Workspace:
         """Return a new view with everything that `view` holds."""
         place = self._new_place(name)
         place.rmdir()
-        copy_tree(view.place, place)
-        for attempt in place.glob("a*"):
-            remove_tree(str(attempt))
+        # The overlays' work folders are the kernel's own, and made again.
+        own = [path.name for path in view.place.iterdir() if path.name[0] in "aw"]
+        copy_tree(view.place, place, without=own, is_ours=True)
         shared = self.shared_memory_for(place)
         shared.rmdir()
-        copy_tree(self.shared_memory_for(view.place), shared)
+        copy_tree(self.shared_memory_for(view.place), shared, is_ours=True)
         return self._add(View(self, place, name, like=view))
 
 

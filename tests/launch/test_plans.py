@@ -78,10 +78,13 @@ def test_a_user_gets_an_overlay_for_each_folder_without_mounts_in_it(
     monkeypatch.setattr(layers_module, "FRESH", ())
     monkeypatch.setattr(layers_module, "WINDOWS", ())
     covered = layers_module._cover(
-        top, {f"{top}/home/data": Mount(f"{top}/home/data", "xfs")}, ()
+        top,
+        {f"{top}/home/data": Mount(f"{top}/home/data", "xfs")},
+        (),
+        f"{top}/home/me",
     )
     assert covered == [
-        Layer(top, "frame", {"bin": "usr/bin"}, ("file",)),
+        Layer(top, "frame", {"bin": "usr/bin"}, (), ("file",)),
         Layer(f"{top}/home", "frame", {}, ()),
         Layer(f"{top}/home/data", "overlay"),
         Layer(f"{top}/home/me", "overlay"),

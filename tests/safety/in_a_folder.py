@@ -9,8 +9,8 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
@@ -18,26 +18,29 @@ from spotchaos.launch.program import Program
 from spotchaos.launch.starting import launch
 from spotchaos.launch.workspace import Workspace
 
-# What `python train.py` does in such a folder without us, and must do in an attempt.
-PROGRAM = """
+LOOK = """
 import json, os, stat, sys
-number = int(sys.argv[1])
 seen = {}
 for name in sorted(os.listdir(".")):
-    status = os.lstat(name)
-    seen[name] = stat.filemode(status.st_mode)[0]
-    if stat.S_ISREG(status.st_mode) and os.access(name, os.R_OK):
+    mode = os.lstat(name).st_mode
+    seen[name] = stat.filemode(mode)[0]
+    if stat.S_ISREG(mode) and os.access(name, os.R_OK):
         seen[name] += open(name).read()
-    if stat.S_ISDIR(status.st_mode) and os.access(name, os.R_OK | os.X_OK):
+    if stat.S_ISDIR(mode) and os.access(name, os.R_OK | os.X_OK):
         seen[name] += ",".join(sorted(os.listdir(name)))
+print(json.dumps(seen))
+"""
+# What `python train.py` does in such a folder without us, and must do in an attempt.
+PROGRAM = """
+number = sys.argv[1]
 os.makedirs("ckpt", exist_ok=True)
 with open("ckpt/new", "w") as file:
-    file.write(str(number))
+    file.write(number)
 os.replace("ckpt/new", f"ckpt/{number}")
 with open("log.txt", "a") as file:
     file.write(f"{number};")
-open(os.environ["TMPDIR"] + "/x", "w").close()
-print(json.dumps(seen))
+with open(os.environ["TMPDIR"] + "/x", "w") as file:
+    file.write(number)
 """
 
 
@@ -53,6 +56,9 @@ def mechanisms_named(name):
 
 
 def main(folder, name):
+    if name == "without-us":
+        subprocess.run([sys.executable, "-I", "-c", LOOK], cwd=folder, check=True)
+        return
     said = []
     with Workspace(Path(folder), mechanisms=mechanisms_named(name)) as workspace:
         doomed = os.environ.get("DOOMED")
@@ -60,19 +66,20 @@ def main(folder, name):
             shutil.rmtree(doomed)
         view = workspace.view("trial")
         for number in (1, 2):
-            program = Program((sys.executable, "-I", "-c", PROGRAM, str(number)), folder=Path(folder))
+            command = (sys.executable, "-I", "-c", LOOK + PROGRAM, str(number))
+            program = Program(command, folder=Path(folder))
             attempt = launch(program, view, number=number, orders={})
             event = attempt.wait(60)
             attempt.reclaim()
             said.append([repr(event), attempt.output_tail])
             attempt.close()
         changed = [c.path for c in view.changed()]
-        ours = getattr(workspace, "limits", ())
-        copied = view.copy("other")
-        again = [c.path for c in copied.changed()]
+        copied = [c.path for c in view.copy("other").changed()]
         view.lose_machine()
         kept = [c.path for c in view.changed()]
-    print(json.dumps({"said": said, "changed": changed, "kept": kept, "copied": again, "limits": list(ours)}))
+    print(
+        json.dumps({"said": said, "changed": changed, "kept": kept, "copied": copied})
+    )
 
 
 if __name__ == "__main__":
