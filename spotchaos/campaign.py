@@ -159,7 +159,10 @@ class Campaign:
             yield replace(ground, stage=stage)
             return
         with Workspace(
-            settings.folder, mechanisms=self._mechanisms, keep=settings.keep
+            settings.folder,
+            mechanisms=self._mechanisms,
+            keep=settings.keep,
+            keep_env=settings.keep_env,
         ) as workspace:
             ground = self._lay_ground(settings, program, workspace)
             try:

@@ -127,10 +127,14 @@ class Recorder:
 
     def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
         if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
-            allow_network = self._ground.stage.program.allow_network
+            program = self._ground.stage.program
             raise HarnessError(
                 f"the recorded run ended with {ending_of(attempt)}",
-                hint=kept_from(attempt, allow_network=allow_network)
+                hint=kept_from(
+                    attempt,
+                    allow_network=program.allow_network,
+                    removed=program.removed,
+                )
                 or "run it under `spotchaos run --kill-at file-op:1` to see why",
             )
         return recorded_of(attempt, log, linked_start(self._ground.stage, "start"))

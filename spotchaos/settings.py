@@ -6,6 +6,7 @@ that one validation and one hint serve all of them.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -86,6 +87,8 @@ class Settings:
     tmp_elsewhere: bool = False
     netns: bool = False
     allow_network: bool = False
+    keep_env: tuple[str, ...] = ()  # variables that attempts have although secret
+    require_isolation: bool = False
     keep_existing: bool = False
     ranks: int | None = None
     threads: int = 1
@@ -149,6 +152,12 @@ class Settings:
             if value is not None and not value >= least:  # NaN is none
                 raise UsageError(
                     f"{option} is {value}", hint=f"give a number from {least:g} up"
+                )
+        for name in self.keep_env:
+            if not re.fullmatch(r"[A-Za-z_]\w*\*?", name):
+                raise UsageError(
+                    f"--keep-env is {name!r}, which is no name of a variable",
+                    hint="write NAME, or NAME* for all that begin so; never a value",
                 )
         listed = [entry.finding for entry in self.known]
         for name in listed:

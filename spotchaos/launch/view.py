@@ -362,7 +362,7 @@ class View:
 
     def _hide_credentials(self) -> None:
         if self.is_overlay:
-            for path in secret_paths(os.environ):
+            for path in secret_paths(os.environ, keep=self.workspace.keep_env):
                 self._remove(path)
 
     def upper(self, number: int) -> Path:

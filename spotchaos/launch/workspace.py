@@ -13,7 +13,7 @@ import secrets
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -46,6 +46,7 @@ class Workspace:
         scratch: where views are kept; None: the first place that can hold them.
         mechanisms: what this machine offers; None: find out.
         keep: traces and output of attempts are copied there; None: they go with the view.
+        keep_env: variables that attempts have although secret, with the files they name.
 
     Raises:
         HarnessError: no place for views, or no space there.
@@ -59,6 +60,7 @@ class Workspace:
         mechanisms: Mechanisms | None = None,
         *,
         keep: Path | None = None,
+        keep_env: Sequence[str] = (),
     ) -> None:
         self.folder: Path = folder.absolute()
         if not self.folder.is_dir():
@@ -68,6 +70,7 @@ class Workspace:
             )
         self.folder = self.folder.resolve()
         self.keep = keep
+        self.keep_env = tuple(keep_env)
         self.mechanisms = mechanisms or find_mechanisms()
         for place in candidate_places():
             sweep(place)

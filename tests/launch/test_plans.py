@@ -107,12 +107,44 @@ def test_a_user_gets_an_overlay_for_each_folder_without_mounts_in_it(
         ("PATH", False),
         ("CUDA_VISIBLE_DEVICES", False),
         ("SLURM_JOB_ID", False),
+        ("PAD_TOKEN", False),
+        ("EOS_TOKEN", False),
+        ("AWS_BATCH_JOB_ID", False),
+        ("AWS_EXECUTION_ENV", False),
+        ("AWS_SESSION_TOKEN", True),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_variables_that_give_access_are_told_from_others(name, secret):
     assert is_secret(name) is secret
-    assert (name in without_secrets({name: "x"})) is not secret
+    value = "x9-" * 8
+    assert (name in without_secrets({name: value})) is not secret
+    assert without_secrets({name: value}, keep=(name,)) == {name: value}
+    assert without_secrets({name: value}, keep=(f"{name[:-1]}*",)) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("MY_TOKEN", "k3j4h5k2j3h4k5", True),
+        ("PAGER_TOKEN", "abcdefghijklmnopqrst", True),
+        ("SEPARATOR_TOKEN", "<sep>", False),
+        ("NEW_WORD_TOKEN", "eos", False),
+        ("ID_OF_A_TOKEN", "50256", False),
+        ("OPENAI_KEY", "0123456789abcdef0123", True),
+        ("SORT_KEY", "date", False),
+        ("HOST_KEY", "/etc/ssh/host", False),
+        ("DATABASE_URL", "postgres://me:pass@db/x", True),
+        ("DATABASE_URL", "postgres://db/x", False),
+        ("HTTP_PROXY", "http://me:pass@proxy:3128", False),
+        ("WHATEVER", "hf_" + "a1" * 17, True),
+        ("WHATEVER", "-----BEGIN OPENSSH PRIVATE KEY-----\nx", True),
+        ("RUN_NAME", "hf_transfer", False),
+        ("LD_LIBRARY_PATH", "/usr/lib:/opt/x@1:/y", False),
+    ],
+)
+def test_where_a_name_is_unclear_the_value_decides(name, value, secret):
+    assert is_secret(name, value) is secret
 
 
 def test_only_credentials_that_exist_are_hidden(tmp_path):
