@@ -75,6 +75,13 @@ class View:
         return bool(self.layers)
 
     @property
+    def runs_in(self) -> Path:
+        """The working folder as the program finds it: a copy where nothing is mounted."""
+        if self.workspace.mechanisms.mount_namespace:
+            return self.folder
+        return self.place / "copy"
+
+    @property
     def private(self) -> Path:
         """The folder for TMPDIR and output, as the program sees it.
 
