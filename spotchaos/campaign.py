@@ -34,6 +34,7 @@ from spotchaos.grace_search import Found, given_in, search, used_in
 from spotchaos.judging import doubted, judge_trial, names_of
 from spotchaos.launch.mechanisms import find_mechanisms
 from spotchaos.launch.program import Program, check_program
+from spotchaos.launch.remedies import demand_isolation
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
 from spotchaos.model import Finding, Judgement, Note, Trial, Verdict, worst
@@ -126,6 +127,8 @@ class Campaign:
         check_asked(settings)
         program = Program.from_settings(settings)
         check_program(program)
+        if settings.require_isolation:
+            demand_isolation(self._mechanisms, allow_network=settings.allow_network)
         self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
         try:
             with self._laid(settings, program) as ground:

@@ -141,9 +141,7 @@ def removed_names(
 
 def is_kept(name: str, keep: Sequence[str]) -> bool:
     """Tell whether the user has asked for a variable to stay."""
-    return any(
-        name.startswith(k[:-1]) if k.endswith("*") else name == k for k in keep
-    )
+    return any(name.startswith(k[:-1]) if k.endswith("*") else name == k for k in keep)
 
 
 def wanted_in(said: str, removed: Sequence[str]) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spotchaos.launch.copying import walk
+from spotchaos.launch.credentials import secret_paths
 from spotchaos.launch.layers import layer_of
 from spotchaos.launch.namespaces import OVERLAY_OPTIONS
 
@@ -164,6 +165,12 @@ def _scratch_steps(
         source = str(view.place / "copy")
         at = str(view.workspace.folder)
         steps.append({"do": "bind", "source": source, "at": at})
+        for path in secret_paths(os.environ, keep=view.workspace.keep_env):
+            if path.is_dir():
+                steps.append({"do": "tmpfs", "at": str(path), "options": "size=4k"})
+            else:
+                steps.append({"do": "bind", "source": "/dev/null", "at": str(path)})
+            steps[-1]["otherwise"] = "nothing"
         return steps
     scratch = str(view.workspace.scratch)
     steps.append({"do": "tmpfs", "at": scratch, "options": "mode=0755,size=1m"})

@@ -73,7 +73,6 @@ class Program:
             keep_env=settings.keep_env,
         )
 
-
     @property
     def removed(self) -> list[str]:
         """Names of its variables that attempts do not have, since they open accounts."""

@@ -320,7 +320,11 @@ def test_a_machine_without_namespaces_says_what_is_not_protected():
     assert found.unprotected() == [
         "files outside the working folder are not protected: not permitted",
         "attempts reach the network: not permitted",
-        "a process that hides from its parents may outlive an attempt: not permitted",
+        (
+            "a process that hides from its parents may outlive an attempt, and attempts see"
+            " this user's processes, with the variables they hold: not permitted"
+        ),
+        "files that give access to accounts, as ~/.aws, are not hidden: not permitted",
     ]
     assert found.as_report()["network"] == "open (not permitted)"
 
@@ -351,5 +355,5 @@ def test_a_write_that_isolation_refused_is_told_from_the_program_own(
 
 
 def test_unknown_mechanisms_protect_nothing():
-    assert len(Mechanisms().unprotected()) == 3
+    assert len(Mechanisms().unprotected()) == 4
     assert dataclasses.replace(Mechanisms(), pid_namespace=True).namespaces == ["pid"]

@@ -45,18 +45,55 @@ NUMBERS = {
 }  # fmt: skip
 NEW_NAMESPACES = 0x7E020000
 NEW_USER = 0x10000000
-DOCKER = {
-    name: errno.EPERM
-    for name in (
-        "acct add_key bpf clock_settime delete_module fanotify_init finit_module fsconfig"
-        " fsmount fsopen fspick init_module io_uring_enter io_uring_register"
-        " io_uring_setup kcmp kexec_load keyctl mbind mount mount_setattr move_mount"
-        " move_pages open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root"
-        " process_madvise quotactl reboot request_key set_mempolicy setdomainname"
-        " sethostname setns settimeofday swapoff swapon syslog umount2 unshare"
-        " userfaultfd vhangup"
-    ).split()
-} | {"clone3": errno.ENOSYS}
+DOCKER = dict.fromkeys(
+    [
+        "acct",
+        "add_key",
+        "bpf",
+        "clock_settime",
+        "delete_module",
+        "fanotify_init",
+        "finit_module",
+        "fsconfig",
+        "fsmount",
+        "fsopen",
+        "fspick",
+        "init_module",
+        "io_uring_enter",
+        "io_uring_register",
+        "io_uring_setup",
+        "kcmp",
+        "kexec_load",
+        "keyctl",
+        "mbind",
+        "mount",
+        "mount_setattr",
+        "move_mount",
+        "move_pages",
+        "open_by_handle_at",
+        "open_tree",
+        "perf_event_open",
+        "pidfd_getfd",
+        "pivot_root",
+        "process_madvise",
+        "quotactl",
+        "reboot",
+        "request_key",
+        "set_mempolicy",
+        "setdomainname",
+        "sethostname",
+        "setns",
+        "settimeofday",
+        "swapoff",
+        "swapon",
+        "syslog",
+        "umount2",
+        "unshare",
+        "userfaultfd",
+        "vhangup",
+    ],
+    errno.EPERM,
+) | {"clone3": errno.ENOSYS}
 # CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE,
 # NET_RAW, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP
 DOCKER_CAPABILITIES = 0x00000000A80425FB
@@ -70,9 +107,28 @@ IN_USER_NAMESPACE = {  # what needs a capability there, which AppArmor denies
     "open_tree": errno.EPERM,
 }
 GVISOR = dict.fromkeys(
-    "copy_file_range fanotify_init fsconfig fsmount fsopen fspick io_uring_enter"
-    " io_uring_register io_uring_setup kcmp keyctl mount_setattr move_mount open_tree"
-    " openat2 perf_event_open pidfd_getfd pidfd_open process_madvise userfaultfd".split(),
+    [
+        "copy_file_range",
+        "fanotify_init",
+        "fsconfig",
+        "fsmount",
+        "fsopen",
+        "fspick",
+        "io_uring_enter",
+        "io_uring_register",
+        "io_uring_setup",
+        "kcmp",
+        "keyctl",
+        "mount_setattr",
+        "move_mount",
+        "open_tree",
+        "openat2",
+        "perf_event_open",
+        "pidfd_getfd",
+        "pidfd_open",
+        "process_madvise",
+        "userfaultfd",
+    ],
     errno.ENOSYS,
 ) | {"mount": errno.EPERM, "pivot_root": errno.EPERM}
 

@@ -77,9 +77,8 @@ def main(folder, name):
         copied = [c.path for c in view.copy("other").changed()]
         view.lose_machine()
         kept = [c.path for c in view.changed()]
-    print(
-        json.dumps({"said": said, "changed": changed, "kept": kept, "copied": copied})
-    )
+    found = {"said": said, "changed": changed, "kept": kept, "copied": copied}
+    sys.stdout.write(json.dumps(found))
 
 
 if __name__ == "__main__":
