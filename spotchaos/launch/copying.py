@@ -19,6 +19,7 @@ from pathlib import Path
 from spotchaos.errors import HarnessError
 from spotchaos.launch.capabilities import held_here
 
+PREFIX = "spotchaos-"  # of scratch folders
 FICLONE = 0x40049409  # ioctl_ficlone(2)
 
 
@@ -53,7 +54,9 @@ def copy_tree(
     Raises:
         HarnessError: it is larger than the limit, or the disk is full.
     """
-    copy = _Copy(limit_bytes, is_ours=is_ours)
+    # Where scratch lies below what is copied, it is left out.
+    own = [one for one in target.parents if one.name.startswith(PREFIX)]
+    copy = _Copy(limit_bytes, is_ours=is_ours, own=[*own, target.parent])
     try:
         if source.is_dir() and not source.is_symlink():
             copy.folder(source, target, without)
@@ -131,7 +134,14 @@ def walk(folder: Path | str) -> Iterator[os.DirEntry[str]]:
 
 
 class _Copy:
-    def __init__(self, limit_bytes: int | None, *, is_ours: bool) -> None:
+    def __init__(
+        self,
+        limit_bytes: int | None,
+        *,
+        is_ours: bool,
+        own: Collection[Path],
+    ) -> None:
+        self._own = {(one.stat().st_dev, one.stat().st_ino) for one in own}
         self._limit = limit_bytes
         self._is_ours = is_ours
         self._copied = 0
@@ -158,7 +168,8 @@ class _Copy:
 
     def _entry(self, source: Path, inner: Path, status: os.stat_result) -> None:
         if stat.S_ISDIR(status.st_mode):
-            self.folder(source, inner)
+            if (status.st_dev, status.st_ino) not in self._own:
+                self.folder(source, inner)
         elif status.st_nlink > 1 and (key := (status.st_dev, status.st_ino)):
             if key in self._links:
                 os.link(self._links[key], inner, follow_symlinks=False)

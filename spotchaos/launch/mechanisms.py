@@ -176,6 +176,9 @@ def mechanisms_from(
         control_group: where groups of ours can be made.
         is_root: whether root without capabilities is to be told from other users.
     """
+    if tried["pid"] is None and tried["proc"] is not None:
+        # A program would find other processes' numbers in /proc, and we others than its.
+        tried = {**tried, "pid": f"no /proc of its own: {tried['proc']}"}
     works = {name: reason is None for name, reason in tried.items()}
     needs_user = not works["needs user"]
     missing = {

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Self
 
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.launch.copying import copy_tree
+from spotchaos.launch.copying import PREFIX, copy_tree
 from spotchaos.launch.layers import Layer, plan_layers, read_mounts
 from spotchaos.launch.mechanisms import (
     Mechanisms,
@@ -29,7 +29,6 @@ from spotchaos.launch.mechanisms import (
 from spotchaos.launch.namespaces import remove_tree
 from spotchaos.launch.view import View as View  # callers find it here
 
-PREFIX = "spotchaos-"
 # Below this much room an attempt would fail for want of it, and look like a finding.
 LEAST_FREE_BYTES = 64 << 20
 

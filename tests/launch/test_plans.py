@@ -313,6 +313,20 @@ def test_a_user_gets_overlays_in_a_user_namespace():
     assert found.unprotected() == []
 
 
+def test_processes_are_numbered_anew_only_with_a_proc_that_shows_it():
+    tried = {**ALL, "needs user": "no", "proc": "masked"}
+    found = mechanisms_from(tried, control_group=None, is_root=False)
+    assert not found.pid_namespace
+    assert "pid" not in found.namespaces
+    assert "no /proc of its own: masked" in found.unprotected()[0]
+
+
+def test_a_user_namespace_that_allows_nothing_is_not_used():
+    tried = {**dict.fromkeys(ALL, "not permitted"), "user": None}
+    found = mechanisms_from(tried, control_group=None, is_root=False)
+    assert found.namespaces == []
+
+
 def test_a_machine_without_namespaces_says_what_is_not_protected():
     tried = dict.fromkeys(ALL, "not permitted")
     found = mechanisms_from(tried, control_group=None, is_root=False)
