@@ -30,6 +30,7 @@ def environment_of(
         "cores": os.cpu_count(),
         "packages_sha": ground.packages_sha if ground is not None else None,
         "mechanisms": mechanisms.as_report(),
+        "limits": ground.stage.workspace.limits if ground is not None else [],
         "removed_variables": Program.from_settings(settings).removed,
     }
 

@@ -289,11 +289,12 @@ class View:
             if self.is_overlay:
                 self._prepare_layers()
             else:
-                copy_tree(
+                left = copy_tree(
                     self.workspace.folder,
                     self.place / "copy",
                     limit_bytes=COPY_LIMIT_BYTES,
                 )
+                self.workspace.left_out = sorted(map(str, left))
             for path, size, mtime_ns in self._changed_below(self.workspace.folder, ""):
                 self.first[path] = (size, mtime_ns)
             self._make_private_folders()

@@ -20,7 +20,7 @@ from typing import Self
 
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.launch.copying import PREFIX, copy_tree
-from spotchaos.launch.layers import Layer, plan_layers, read_mounts
+from spotchaos.launch.layers import Layer, is_below, plan_layers, read_mounts
 from spotchaos.launch.mechanisms import (
     Mechanisms,
     candidate_places,
@@ -80,6 +80,7 @@ class Workspace:
         (self.scratch / "lock.new").replace(self.scratch / "lock")
         self._shared_memory = _make_shared_memory(self.scratch.name)
         self._views: dict[str, View] = {}
+        self.left_out: list[str] = []  # of copies: what we could not read or make
         self._is_open = True
         self._lock = threading.Lock()
         self.ends: set[Callable[[], None]] = set()  # end what runs in our views
@@ -146,6 +147,32 @@ class Workspace:
         both = (self.scratch, self._shared_memory)
         return [str(folder) for folder in both if folder is not None]
 
+    @property
+    def limits(self) -> list[str]:
+        """Sentences on what of the working folder is otherwise than outside."""
+        found = [
+            str(Path(layer.at) / name)
+            for layer in self.layers
+            if layer.how == "frame" and is_below(layer.at, str(self.folder))
+            for name in layer.files
+        ]
+        found += [
+            layer.at
+            for layer in self.layers
+            if layer.how == "readonly" and is_below(layer.at, str(self.folder))
+        ]
+        sentences = []
+        # What the user may not write to either is no loss.
+        found = [path for path in found if os.access(path, os.W_OK)]
+        if found:
+            sentences.append(f"read-only in attempts: {_few(found)}")
+        if self.left_out:
+            sentences.append(
+                f"empty or absent in attempts, since this user cannot copy it:"
+                f" {_few(self.left_out)}"
+            )
+        return sentences
+
     def demand_space(self) -> None:
         """Raise HarnessError if the disk that holds the views is all but full."""
         free = shutil.disk_usage(self.scratch).free
@@ -194,6 +221,11 @@ class Workspace:
         shared.rmdir()
         copy_tree(self.shared_memory_for(view.place), shared, is_ours=True)
         return self._add(View(self, place, name, like=view))
+
+
+def _few(paths: Sequence[str]) -> str:
+    more = len(paths) - 3
+    return ", ".join(map(repr, paths[:3])) + (f" and {more} more" if more > 0 else "")
 
 
 def sweep(parent: Path) -> None:

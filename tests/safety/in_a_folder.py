@@ -77,7 +77,13 @@ def main(folder, name):
         copied = [c.path for c in view.copy("other").changed()]
         view.lose_machine()
         kept = [c.path for c in view.changed()]
-    found = {"said": said, "changed": changed, "kept": kept, "copied": copied}
+    found = {
+        "limits": workspace.limits,
+        "said": said,
+        "changed": changed,
+        "kept": kept,
+        "copied": copied,
+    }
     sys.stdout.write(json.dumps(found))
 
 

@@ -85,6 +85,23 @@ def test_a_program_runs_in_it_as_it_does_without_us(kind, user, interpreter, tmp
             assert found[changed] == ["ckpt/1", "ckpt/2", "log.txt"], (name, changed)
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("a file that one may not read", "copy", "secret"),
+        ("device nodes", "copy", "null"),
+    ],
+)
+def test_what_an_attempt_finds_otherwise_is_said(
+    kind, name, said, interpreter, tmp_path
+):
+    limits = run_in(kind, NOBODY, interpreter, tmp_path, name)["limits"]
+    assert len(limits) == 1
+    assert "empty or absent in attempts" in limits[0]
+    assert said in limits[0]
+    assert run_in("plain", NOBODY, interpreter, tmp_path, name)["limits"] == []
+
+
 def run_in(kind, user, interpreter, tmp_path, name):
     python, variables = interpreter
     script = f"{PREPARE}\n{FOLDERS[kind]}\ncd /\nexec setpriv --reuid $U --regid $U"
