@@ -233,8 +233,10 @@ class _Builder:
         if light.ended is Ended.FINISHED and self._log is not None:
             return light
         self._log = None
-        allow_network = self._stage.program.allow_network
-        why = kept_from(light, allow_network=allow_network)
+        program = self._stage.program
+        why = kept_from(
+            light, allow_network=program.allow_network, removed=program.removed
+        )
         self._notes.append(
             Note(
                 "inside-save-left-out",
@@ -350,6 +352,7 @@ class _Builder:
                 attempt,
                 self._stage.hang_s,
                 allow_network=self._stage.program.allow_network,
+                removed=self._stage.program.removed,
                 notice=self._stage.settings.notice,
             )
         )

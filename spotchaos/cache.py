@@ -44,6 +44,7 @@ OF_RUNS = (
     "environment",
     "fingerprint",
     "folder",
+    "keep_env",
     "keep_existing",
     "lose",
     "netns",

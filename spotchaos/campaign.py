@@ -35,6 +35,7 @@ from spotchaos.grace_search import Found, given_in, search, used_in
 from spotchaos.judging import doubted, judge_trial, names_of
 from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
 from spotchaos.launch.program import Program, check_program
+from spotchaos.launch.remedies import demand_isolation
 from spotchaos.launch.shortages import as_shortage
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
@@ -130,6 +131,8 @@ class Campaign:
         check_program(program)
         try:
             self._mechanisms = find_mechanisms()
+            if settings.require_isolation:
+                demand_isolation(self._mechanisms, allow_network=settings.allow_network)
             self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
             with self._laid(settings, program) as ground:
                 self._groundwork = ground
@@ -167,7 +170,10 @@ class Campaign:
             yield replace(ground, stage=stage)
             return
         with Workspace(
-            settings.folder, mechanisms=self._mechanisms, keep=settings.keep
+            settings.folder,
+            mechanisms=self._mechanisms,
+            keep=settings.keep,
+            keep_env=settings.keep_env,
         ) as workspace:
             ground = self._lay_ground(settings, program, workspace)
             try:

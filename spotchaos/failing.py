@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from spotchaos.launch.credentials import wanted_in
 from spotchaos.model import Attempt, Ended, Finding
 from spotchaos.options import BY_NAME
 from spotchaos.trial import main_rank
@@ -65,6 +67,7 @@ def failure_of(
     limit_s: float,
     *,
     allow_network: bool,
+    removed: Sequence[str] = (),
     notice: str | None = None,
 ) -> Finding:
     """Say in one sentence why the uninterrupted program is no baseline.
@@ -73,6 +76,7 @@ def failure_of(
         attempt: the run, which did not finish.
         limit_s: how long it was given.
         allow_network: it could reach the network.
+        removed: variables that it does not have, since they give access to accounts.
         notice: the story of the metadata service that it found; None: there was none.
     """
     last = "\n".join(attempt.output_tail.strip().splitlines()[-8:])
@@ -86,7 +90,7 @@ def failure_of(
         return Finding(
             "baseline-failed",
             f"the program had not ended after {limit_s:g} s{quoted}{stacks}",
-            hint=kept_from(attempt, allow_network=allow_network)
+            hint=kept_from(attempt, allow_network=allow_network, removed=removed)
             or "give it a shorter run, or a longer --timeout",
         )
     if attempt.refused_write is not None:
@@ -105,15 +109,20 @@ def failure_of(
             f"; if it does, it may take for an end what the service of {notice} answers"
             " while there is no notice (a 404, or a refusal)"
         )
+    if removed:
+        few = ", ".join(removed[:4]) + (", ..." if len(removed) > 4 else "")
+        alone += f"; attempts do not have {few} (--keep-env)"
     return Finding(
         "baseline-failed",
         f"the program ended with status {attempt.exit_code} by itself{quoted}",
-        hint=kept_from(attempt, allow_network=allow_network) or alone,
+        hint=kept_from(attempt, allow_network=allow_network, removed=removed) or alone,
         where=where,
     )
 
 
-def kept_from(attempt: Attempt, *, allow_network: bool) -> str | None:
+def kept_from(
+    attempt: Attempt, *, allow_network: bool, removed: Sequence[str] = ()
+) -> str | None:
     """Return what to do about a failure that the program is not to blame for."""
     rank = main_rank(attempt)
     said = attempt.output_tail[-8000:]
@@ -128,5 +137,11 @@ def kept_from(attempt: Attempt, *, allow_network: bool) -> str | None:
             return f"options of spotchaos, as {ours[0]}, stand before the command"
     if rank is not None and rank.exception is not None:
         said += f"\n{rank.exception.type}: {rank.exception.message}"
+    name = wanted_in(said, removed)
+    if name is not None:
+        return (
+            f"spotchaos took {name} away, as what gives access to an account:"
+            f" --keep-env {name} leaves it to every attempt"
+        )
     rows = _ALWAYS if allow_network else (_NETWORK, *_ALWAYS)
     return next((hint for words, hint in rows if words.search(said)), None)

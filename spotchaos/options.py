@@ -268,6 +268,19 @@ OPTIONS: tuple[Option, ...] = (
     _flag("keep-existing", PROGRAM, "leave checkpoints that lie in the folder there"),
     _flag("allow-network", PROGRAM, "attempts may reach the network"),
     Option(
+        name="keep-env",
+        heading=PROGRAM,
+        metavar="NAME",
+        many=True,
+        help="a variable that attempts have although it looks like a credential; NAME*"
+        " for all that begin so",
+    ),
+    _flag(
+        "require-isolation",
+        PROGRAM,
+        "refuse to run where this machine cannot isolate the program",
+    ),
+    Option(
         name="promise",
         heading=PROMISE,
         metavar="PROMISE",

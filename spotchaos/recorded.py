@@ -308,10 +308,17 @@ def put(
             if path.startswith(root + "/")
         }
         if inner:
-            folder = view.fill_at(prefix)
             times = {path: layout.changed_at_s.get(f"{root}/{path}") for path in inner}
-            known = {path: at_s for path, at_s in times.items() if at_s is not None}
-            writer.write(Layout(inner, known), folder, merge=True, links=links)
+            for at, folder in reversed(view.fill_places(prefix)):
+                part = {p: inner.pop(p) for p in list(inner) if p.startswith(at)}
+                part = {p[len(at) :]: thing for p, thing in part.items()}
+                known = {
+                    path: at_s
+                    for path in part
+                    if (at_s := times[at + path]) is not None
+                }
+                if part:
+                    writer.write(Layout(part, known), folder, merge=True, links=links)
     gone = {p for p in record.own if p not in layout.things and p.startswith("0/")}
     view.hide([p[2:] for p in sorted(gone) if p.rpartition("/")[0] not in gone])
 

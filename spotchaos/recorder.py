@@ -106,6 +106,7 @@ class Recorder:
             else:
                 attempt, log = announced_run(self._starter.cold, view)
                 self.left_out.append(not_announced())
+            _demand_no_path_of(view, log)
             return self._taken(attempt, log)
         finally:
             view.close()
@@ -121,16 +122,21 @@ class Recorder:
                 )
             else:
                 attempt, log = _supervised(stage, view, ())
+            _demand_no_path_of(view, log)
             return self._taken(attempt, log)
         finally:
             view.close()
 
     def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
         if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
-            allow_network = self._ground.stage.program.allow_network
+            program = self._ground.stage.program
             raise HarnessError(
                 f"the recorded run ended with {ending_of(attempt)}",
-                hint=kept_from(attempt, allow_network=allow_network)
+                hint=kept_from(
+                    attempt,
+                    allow_network=program.allow_network,
+                    removed=program.removed,
+                )
                 or "run it under `spotchaos run --kill-at file-op:1` to see why",
             )
         return recorded_of(attempt, log, linked_start(self._ground.stage, "start"))
@@ -183,3 +189,23 @@ def _first_saves(stage: Stage, view: View, saves: int) -> tuple[Attempt, oplog.O
     if not logs or (not attempt.reached and not logs[0].complete):
         raise HarnessError("the recording of file operations broke off")
     return attempt, logs[0]
+
+
+def _demand_no_path_of(view: View, log: oplog.OpLog) -> None:
+    """Refuse a recording that holds the path of a view, where each view has its own.
+
+    A program that finds its checkpoint by such a path would look into the wrong view.
+
+    Raises:
+        HarnessError: the program has written the path of its folder.
+    """
+    if view.workspace.mechanisms.mount_namespace:
+        return
+    needle = str(view.place).encode()
+    content = log.blob if log.data is None else log.data.read_bytes()
+    if needle in content:
+        raise HarnessError(
+            "the program writes the path of its folder into its files, and without mount"
+            " namespaces that is another in every run: no crash state can be resumed from",
+            hint="`spotchaos doctor` says what this machine lacks; `spotchaos run` works",
+        )

@@ -89,6 +89,8 @@ class Settings:
     tmp_elsewhere: bool = False
     netns: bool = False
     allow_network: bool = False
+    keep_env: tuple[str, ...] = ()  # variables that attempts have although secret
+    require_isolation: bool = False
     keep_existing: bool = False
     ranks: int | None = None
     threads: int = 1
@@ -160,6 +162,12 @@ class Settings:
                 raise UsageError(
                     f"{option} is {shortened(str(value), 40)}",
                     hint=f"give a number {bound}",
+                )
+        for name in self.keep_env:
+            if not re.fullmatch(r"[A-Za-z_]\w*\*?", name):
+                raise UsageError(
+                    f"--keep-env is {name!r}, which is no name of a variable",
+                    hint="write NAME, or NAME* for all that begin so; never a value",
                 )
         listed = [entry.finding for entry in self.known]
         for name in listed:

@@ -10,6 +10,7 @@ from spotchaos import __version__
 from spotchaos.baseline import Groundwork
 from spotchaos.findings import PROMISES
 from spotchaos.launch.mechanisms import Mechanisms
+from spotchaos.launch.program import Program
 from spotchaos.model import Trial
 from spotchaos.settings import Settings
 
@@ -29,6 +30,8 @@ def environment_of(
         "cores": os.cpu_count(),
         "packages_sha": ground.packages_sha if ground is not None else None,
         "mechanisms": mechanisms.as_report(),
+        "limits": ground.stage.workspace.limits if ground is not None else [],
+        "removed_variables": Program.from_settings(settings).removed,
     }
 
 

@@ -29,9 +29,9 @@ def traced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:
     attempt = run_attempt(replace(stage, program=program, zygote=None), view, None)
     log = strace.parse(
         view.host(trace),
-        [str(folder), str(view.out)],
+        [str(view.runs_in), str(view.out)],
         start=start,
-        cwd=str(folder),
+        cwd=str(view.runs_in),
     )
     # strace counts from the epoch, traces in CLOCK_MONOTONIC.
     began_s = stage.clock.monotonic() - stage.clock.now().timestamp()

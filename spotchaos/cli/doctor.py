@@ -18,7 +18,9 @@ from spotchaos import __version__
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> int:
     """Say what this machine can isolate, record and interrupt."""
+    from spotchaos.launch.credentials import removed_names
     from spotchaos.launch.mechanisms import find_mechanisms
+    from spotchaos.launch.remedies import find_place, remedies
     from spotchaos.launch.supervisor import supervisor_available
 
     mechanisms = find_mechanisms()
@@ -34,6 +36,8 @@ def command() -> int:
         ("memory", _memory()),
         ("room for copies", _room()),
         *mechanisms.as_report().items(),
+        ("rights", _rights()),
+        ("variables removed", ", ".join(removed_names(os.environ)) or "none"),
         ("file sites", files),
         ("crash states", recorded),
     ]
@@ -46,9 +50,22 @@ def command() -> int:
         print(f"not protected: {sentence}")
     for what in unseen:
         print(f"not recorded: {what}")
+    if unprotected or not available:
+        for what in remedies(find_place()):
+            print(f"would help: {what}")
     if not unprotected:
         print("Every attempt is isolated: nothing of yours is written or reached.")
     return 0
+
+
+def _rights() -> str:
+    """Return which of root's rights attempts keep."""
+    from spotchaos.launch import capabilities
+
+    kept = capabilities.names_of(capabilities.kept_of(capabilities.held_here()))
+    names = ", ".join(name.removeprefix("CAP_").lower() for name in kept)
+    said = f"of root's: {names}" if names else "a user's"
+    return f"{said}; no program gains others (setuid, sudo)"
 
 
 def _recorder(*, available: bool) -> tuple[str, tuple[str, ...]]:

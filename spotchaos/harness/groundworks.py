@@ -153,7 +153,10 @@ class Groundworks:
         with ExitStack() as resources:
             workspace = resources.enter_context(
                 Workspace(
-                    settings.folder, mechanisms=self._mechanisms, keep=settings.keep
+                    settings.folder,
+                    mechanisms=self._mechanisms,
+                    keep=settings.keep,
+                    keep_env=settings.keep_env,
                 )
             )
             zygote = self._zygote_for(program, workspace) if settings.warm else None

@@ -52,7 +52,7 @@ def environment_of(
         offline: the attempt has no network; libraries that would wait are told so.
         extra: variables of ours (addresses of fakes and their credentials), which win.
     """
-    environment = without_secrets(program.environment)
+    environment = without_secrets(program.environment, keep=program.keep_env)
     if offline:
         environment = {**OFFLINE, **environment}
     own_path = environment.get("PYTHONPATH")

@@ -49,8 +49,9 @@ def _load(path: str) -> Any:
 
 
 if TYPE_CHECKING:
-    from spotchaos.launch import children, delays, namespaces
+    from spotchaos.launch import capabilities, children, delays, namespaces
 else:
+    capabilities = _load(os.path.join(os.path.dirname(__file__), "capabilities.py"))
     delays = _load(os.path.join(os.path.dirname(__file__), "delays.py"))
     children = _load(os.path.join(os.path.dirname(__file__), "children.py"))
     namespaces = _load(os.path.join(os.path.dirname(__file__), "namespaces.py"))
@@ -65,6 +66,7 @@ SPEC: dict[str, Any] = {
     "addresses": [],  # for the loopback device, besides its own
     "listen": [],  # [host, port] to listen on inside, passed to the harness
     "last_pid": None,  # the next process gets this number plus one
+    "capabilities": None,  # bit mask of those that the program keeps; None: all
     "cgroup": None,  # folder of a version 2 control group that the program joins
     "command": [],
     "environment": {},
@@ -390,6 +392,8 @@ def _run_leader(
     if prepare is not None and connection is not None:
         prepare(connection, options)
         connection.close()
+    if spec["capabilities"] is not None:
+        capabilities.keep_only(spec["capabilities"])
     environment = dict(spec["environment"])
     if spec["ranks"] is None:
         _become_program(spec, environment, body)

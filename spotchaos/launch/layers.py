@@ -11,9 +11,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import stat
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+from spotchaos.launch.copying import size_to_copy
+
+# Of the files and small folders beside a mount point, which each view copies.
+COPIED_BYTES = 16 << 20
 
 # File systems that are windows into the kernel: nothing of the user's lies on them.
 KERNEL_KINDS = frozenset(
@@ -55,6 +61,9 @@ class Mount:
     kind: str
     readonly: bool = False
     is_folder: bool = True
+    is_socket: bool = (
+        False  # as that of a container engine: whoever may connect is root
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,7 @@ class Layer:
     how: str
     links: Mapping[str, str] | None = None  # of a frame: names of symbolic links
     files: tuple[str, ...] = ()  # of a frame: names of files, bound read-only
+    copied: tuple[str, ...] = ()  # of a frame: names of what each view copies
 
 
 def read_mounts(text: str | None = None) -> list[Mount]:
@@ -85,10 +95,23 @@ def read_mounts(text: str | None = None) -> list[Mount]:
         at = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
         kind = fields[fields.index("-") + 1]
         found.pop(at, None)
+        mode = _mode_of(at)
         found[at] = Mount(
-            at, kind, "ro" in fields[5].split(","), at == "/" or Path(at).is_dir()
+            at,
+            kind,
+            "ro" in fields[5].split(","),
+            at == "/" or stat.S_ISDIR(mode),
+            stat.S_ISSOCK(mode),
         )
     return list(found.values())
+
+
+def _mode_of(path: str) -> int:
+    """Return the mode of a file; 0 where we may not look, or it is gone."""
+    try:
+        return Path(path).stat().st_mode
+    except OSError:
+        return 0
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -111,7 +134,9 @@ def plan_layers(
     relevant = {
         m.at: m
         for m in mounts
-        if m.at != "/" and not any(is_below(m.at, place) for place in outside)
+        if m.at != "/"
+        and not m.is_socket
+        and not any(is_below(m.at, place) for place in outside)
     }
     own = [m for m in relevant.values() if m.is_folder and is_below(folder, m.at)]
     if own:
@@ -121,7 +146,7 @@ def plan_layers(
         layers = [Layer("/", "overlay")]
         layers += [Layer(at, _how(relevant[at])) for at in sorted(relevant, key=_depth)]
         return layers
-    return _cover("/", relevant, outside)
+    return _cover("/", relevant, outside, folder)
 
 
 def _how(mount: Mount) -> str:
@@ -132,36 +157,53 @@ def _how(mount: Mount) -> str:
 
 
 def _cover(
-    folder: str, relevant: Mapping[str, Mount], outside: Sequence[str]
+    folder: str, relevant: Mapping[str, Mount], outside: Sequence[str], own: str
 ) -> list[Layer]:
-    """Cover a folder by one layer, or by a frame and layers for what is in it."""
+    """Cover a folder by one layer, or by a frame and layers for what is in it.
+
+    Args:
+        folder: what is to be covered.
+        relevant: mounts, by where they are.
+        outside: places that others take care of.
+        own: the working folder; small folders in it are copied, which can be renamed.
+    """
     inner = [*(at for at in relevant if at != folder), *outside]
     if folder in relevant and _how(relevant[folder]) == "readonly":
         return [Layer(folder, "readonly")]
     if not any(is_below(at, folder) for at in inner):
         return [Layer(folder, "overlay")]
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:  # not to be listed, and perhaps to be searched all the same
+        return [Layer(folder, "readonly")]
     links: dict[str, str] = {}
     files: list[str] = []
+    copied: list[str] = []
     layers: list[Layer] = []
-    for entry in _entries(folder):
+    room = COPIED_BYTES
+    for entry in entries:
         if any(is_below(entry.path, place) for place in outside):
             continue
-        if entry.is_symlink():
-            links[entry.name] = str(Path(entry.path).readlink())
-        elif entry.is_dir():
-            layers += _cover(entry.path, relevant, outside)
-        elif entry.is_file():
+        try:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                links[entry.name] = str(Path(entry.path).readlink())
+                continue
+        except OSError:  # somebody removed it meanwhile
+            continue
+        has_mounts = any(is_below(at, entry.path) for at in relevant)
+        is_copied = stat.S_ISREG(mode) or (
+            stat.S_ISDIR(mode) and is_below(folder, own) and not has_mounts
+        )
+        size = size_to_copy(Path(entry.path), room) if is_copied else None
+        if size is not None and not has_mounts:
+            room -= size
+            copied.append(entry.name)
+        elif stat.S_ISDIR(mode):
+            layers += _cover(entry.path, relevant, outside, own)
+        elif not stat.S_ISSOCK(mode):
             files.append(entry.name)
-    return [Layer(folder, "frame", links, tuple(files)), *layers]
-
-
-def _entries(folder: str) -> Iterable[os.DirEntry[str]]:
-    try:
-        return sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except (
-        OSError
-    ):  # a folder that we may not list holds nothing for the program either
-        return []
+    return [Layer(folder, "frame", links, tuple(files), tuple(copied)), *layers]
 
 
 def _depth(path: str) -> tuple[int, str]:

@@ -77,10 +77,25 @@ class Mechanisms:
             )
         if not self.pid_namespace:
             sentences.append(
-                "a process that hides from its parents may outlive an attempt: "
+                "a process that hides from its parents may outlive an attempt, and"
+                " attempts see this user's processes, with the variables they hold: "
                 + self.missing.get("processes", "PID namespaces are not to be had")
             )
+        if not self.mount_namespace:
+            sentences.append(
+                "files that give access to accounts, as ~/.aws, are not hidden: "
+                + self.missing.get("files", "mount namespaces are not to be had")
+            )
         return sentences
+
+    def lacking(self, *, allow_network: bool) -> list[str]:
+        """Name what isolates no attempt here, though it was not given up on purpose."""
+        found = {
+            "the files": self.overlay is not None,
+            "the network": self.network_namespace or allow_network,
+            "the processes": self.pid_namespace,
+        }
+        return [name for name, is_isolated in found.items() if not is_isolated]
 
     @property
     def namespaces(self) -> list[str]:
@@ -178,6 +193,9 @@ def mechanisms_from(
         control_group: where groups of ours can be made.
         is_root: whether root without capabilities is to be told from other users.
     """
+    if tried["pid"] is None and tried["proc"] is not None:
+        # A program would find other processes' numbers in /proc, and we others than its.
+        tried = {**tried, "pid": f"no /proc of its own: {tried['proc']}"}
     works = {name: reason is None for name, reason in tried.items()}
     needs_user = not works["needs user"]
     missing = {
@@ -200,7 +218,8 @@ def mechanisms_from(
         network_namespace=works["network"],
         ipc_namespace=works["ipc"],
         uts_namespace=works["uts"],
-        user_namespace=needs_user and works["user"],
+        user_namespace=needs_user
+        and any(works[n] for n in ("mount", "pid", "network", "ipc", "uts")),
         overlay=overlay,
         fresh_proc=works["proc"],
         control_group=control_group,

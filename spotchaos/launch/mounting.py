@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spotchaos.launch.copying import walk
+from spotchaos.launch.credentials import secret_paths
 from spotchaos.launch.layers import layer_of
 from spotchaos.launch.namespaces import OVERLAY_OPTIONS
 
@@ -14,6 +18,23 @@ if TYPE_CHECKING:
     from spotchaos.launch.view import View
 
 Step = dict[str, Any]
+
+# Of the kernel's own settings an attempt of root must change none.
+KERNEL_SETTINGS = (
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/proc/acpi",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/mtrr",
+    "/proc/scsi",
+)
+# Besides the block devices: what leads to the machine's memory, disks or clock.
+_MACHINE_DEVICE = re.compile(
+    r"(k?mem|port|kmsg|nvram|rtc\d*|hpet|watchdog\d*|sg\d+|nvme\d+|ng\d+n\d+"
+    r"|mtd\d+(ro)?|msr)"
+)
 
 
 def steps(
@@ -42,14 +63,16 @@ def steps(
         steps.append({"do": "readonly", "at": "/dev", "otherwise": "nothing"})
     if mechanisms.fresh_proc and mechanisms.pid_namespace:
         steps.append({"do": "proc", "at": "/proc", "otherwise": "bind"})
-        # Of the kernel's own settings an attempt of root must change none.
-        steps.append({"do": "bind", "source": "/proc/sys", "at": "/proc/sys"})
-        steps[-1].update(readonly=True, inner=True, otherwise="nothing")
     elif view.is_overlay:
         steps.append({"do": "bind", "source": "/proc", "at": "/proc"})
         steps[-1].update(recursive=True)
     if mechanisms.mount_namespace:
+        for place in KERNEL_SETTINGS:
+            if Path(place).exists():
+                steps.append({"do": "bind", "source": place, "at": place})
+                steps[-1].update(readonly=True, inner=True, otherwise="nothing")
         steps += _device_steps(view)
+        steps += _machine_device_steps()
         steps += _scratch_steps(view, attempt_folder, tmp_elsewhere=tmp_elsewhere)
         steps += _name_steps(view, attempt_folder, hosts or {})
     return steps
@@ -69,7 +92,7 @@ def _layer_steps(view: View) -> list[Step]:
                 steps[-1].update(readonly=True, otherwise="nothing")
         elif layer.how == "readonly":
             steps.append({"do": "bind", "source": layer.at, "at": layer.at})
-            steps[-1].update(recursive=True, readonly=True, otherwise="bind")
+            steps[-1].update(recursive=True, readonly=True, otherwise="nothing")
         else:
             steps.append(
                 {
@@ -110,6 +133,24 @@ def _device_steps(view: View) -> list[Step]:
     return steps
 
 
+def _machine_device_steps() -> list[Step]:
+    """Let devices that are the machine's own, and that we might open, be empty files."""
+    steps: list[Step] = []
+    for entry in walk("/dev"):
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        is_own = stat.S_ISBLK(status.st_mode) or (
+            stat.S_ISCHR(status.st_mode) and _MACHINE_DEVICE.fullmatch(entry.name)
+        )
+        # Whatever its mode is now: a program of root could change that, too.
+        if is_own and (os.geteuid() == 0 or os.access(entry.path, os.R_OK)):
+            steps.append({"do": "bind", "source": "/dev/null", "at": entry.path})
+            steps[-1]["otherwise"] = "nothing"
+    return steps
+
+
 def _scratch_steps(
     view: View, attempt_folder: Path, *, tmp_elsewhere: bool
 ) -> list[Step]:
@@ -124,6 +165,12 @@ def _scratch_steps(
         source = str(view.place / "copy")
         at = str(view.workspace.folder)
         steps.append({"do": "bind", "source": source, "at": at})
+        for path in secret_paths(os.environ, keep=view.workspace.keep_env):
+            if path.is_dir():
+                steps.append({"do": "tmpfs", "at": str(path), "options": "size=4k"})
+            else:
+                steps.append({"do": "bind", "source": "/dev/null", "at": str(path)})
+            steps[-1]["otherwise"] = "nothing"
         return steps
     scratch = str(view.workspace.scratch)
     steps.append({"do": "tmpfs", "at": scratch, "options": "mode=0755,size=1m"})

@@ -123,12 +123,10 @@ def mount_all(spec: dict[str, Any]) -> list[str]:
             otherwise = step.get("otherwise")
             if otherwise is None:
                 raise
-            if otherwise == "readonly":
-                refused.append(step["at"])
-            if otherwise in ("bind", "readonly"):
+            if otherwise == "bind":
                 _bind(step["at"], target, recursive=True)
-            if otherwise == "readonly":
-                _make_readonly(target, recursive=True)
+            elif otherwise == "readonly" and _bind_readonly(step["at"], target):
+                refused.append(step["at"])
     if root:
         _pivot(root)
     return refused
@@ -145,9 +143,14 @@ def _mount_step(step: dict[str, Any], target: str, root: str) -> None:
         _mount_overlay(step, target)
     elif do == "bind":
         source = root + step["source"] if step.get("inner") else step["source"]
-        _bind(source, target, recursive=step.get("recursive", False))
-        if step.get("readonly"):
-            _make_readonly(target, recursive=step.get("recursive", False))
+        recursive = step.get("recursive", False)
+        _bind(source, target, recursive=recursive)
+        try:
+            if step.get("readonly"):
+                _make_readonly(target, recursive=recursive)
+        except OSError:
+            _check(_libc.umount2(os.fsencode(target), MNT_DETACH), "let go")
+            raise
     elif do == "readonly":
         _make_readonly(target, recursive=False)
     elif do == "root":
@@ -205,6 +208,20 @@ def _make_readonly(target: str, *, recursive: bool) -> None:
     # Kernels before 5.12: the mount itself, keeping the flags that it has.
     keep = os.statvfs(target).f_flag & (2 | 4 | 8 | 1024 | 2048)
     _mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | keep)
+
+
+def _bind_readonly(source: str, target: str) -> bool:
+    """Show a folder as it is, but never writable; one that is gone is not shown."""
+    try:
+        _bind(source, target, recursive=True)
+    except OSError:
+        return False
+    try:
+        _make_readonly(target, recursive=True)
+    except OSError:
+        _check(_libc.umount2(os.fsencode(target), MNT_DETACH), f"let go of {target}")
+        return False
+    return True
 
 
 def _pivot(root: str) -> None:

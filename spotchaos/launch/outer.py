@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotchaos.launch.credentials import without_secrets
 from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.zygote import Forked, Warm
 
@@ -63,6 +64,8 @@ class Outer:
                     self._process = subprocess.Popen(
                         [sys.executable, "-I", "-S", str(INSIDE), str(described)],
                         pass_fds=(described, theirs.fileno(), reader),
+                        # An attempt can read it at /proc/1/environ.
+                        env=without_secrets(os.environ),
                         start_new_session=True,
                         stdin=subprocess.DEVNULL,
                         stdout=complaints,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from spotchaos.errors import UsageError, closest
+from spotchaos.launch.credentials import removed_names
 
 _NO_TERMINAL = re.compile(
     r"Inappropriate ioctl for device|\bENOTTY\b|\[Errno 25\]|stty: |not a (?:tty|terminal)"
@@ -38,6 +39,8 @@ class ProgramSettings(Protocol):
     def allow_network(self) -> bool: ...
     @property
     def tmp_elsewhere(self) -> bool: ...
+    @property
+    def keep_env(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,7 @@ class Program:
     pty: bool = False  # it wants a terminal
     allow_network: bool = False
     tmp_elsewhere: bool = False  # TMPDIR on another file system than the folder
+    keep_env: tuple[str, ...] = ()  # variables that attempts have although secret
 
     @classmethod
     def from_settings(cls, settings: ProgramSettings) -> Program:
@@ -66,7 +70,13 @@ class Program:
             threads=settings.threads,
             allow_network=settings.allow_network,
             tmp_elsewhere=settings.tmp_elsewhere,
+            keep_env=settings.keep_env,
         )
+
+    @property
+    def removed(self) -> list[str]:
+        """Names of its variables that attempts do not have, since they open accounts."""
+        return removed_names(self.environment, keep=self.keep_env)
 
 
 def check_program(program: Program) -> None:

@@ -12,7 +12,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from spotchaos.launch.copying import copy_metadata, copy_tree, tree_size, walk
+from spotchaos.launch.copying import copy_metadata, copy_tree, opened, size_to_copy
+from spotchaos.launch.removal import remove_tree
 
 # A folder that holds more is no checkpoint folder that a toy program renames, or its
 # copy would cost every trial too much; it is named in `View.not_renamable` instead.
@@ -42,27 +43,30 @@ def make_renamable(folder: Path, upper: Path, *, redirects: bool) -> tuple[str, 
 
 def _copy_folders(folder: Path, upper: Path) -> tuple[str, ...]:
     left: list[str] = []
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+    for entry in _listed(folder):
         if not entry.is_dir(follow_symlinks=False) or entry.name in LEFT_ALONE:
             continue
-        target = upper / entry.name
-        size = tree_size(
-            Path(entry.path), stop_at_bytes=LIMIT_BYTES, stop_at_files=LIMIT_FILES
-        )
+        source, target = Path(entry.path), upper / entry.name
+        size = size_to_copy(source, LIMIT_BYTES, LIMIT_FILES)
         if target.exists() or size is None:
             left.append(entry.name)
             continue
-        copy_tree(Path(entry.path), target)
+        with opened(upper):
+            if copy_tree(source, target):  # somebody takes rights away meanwhile
+                remove_tree(str(target))
+                left.append(entry.name)
+                continue
         _make_opaque(target)
     return tuple(left)
 
 
 def _make_opaque(folder: Path) -> None:
     """Tell the overlay that nothing of the lower layer shows through."""
-    os.setxattr(folder, "user.overlay.opaque", b"y")
-    for entry in walk(folder):
-        if entry.is_dir(follow_symlinks=False):
-            os.setxattr(entry.path, "user.overlay.opaque", b"y")
+    with opened(folder):
+        os.setxattr(folder, "user.overlay.opaque", b"y")
+        for entry in _listed(folder):
+            if entry.is_dir(follow_symlinks=False):
+                _make_opaque(Path(entry.path))
 
 
 def _copy_hard_links(folder: Path, upper: Path) -> None:
@@ -78,8 +82,9 @@ def _copy_hard_links(folder: Path, upper: Path) -> None:
                 groups.setdefault(key, []).append(Path(entry.path))
     budget = LIMIT_BYTES
     for names in groups.values():
-        budget -= names[0].stat().st_size
-        if len(names) > 1 and budget > 0:
+        size = size_to_copy(names[0], budget)
+        if len(names) > 1 and size is not None:
+            budget -= size
             _copy_one(names, folder, upper)
 
 
@@ -87,25 +92,34 @@ def _copy_one(names: list[Path], folder: Path, upper: Path) -> None:
     targets = [upper / name.relative_to(folder) for name in names]
     for name, target in zip(names, targets, strict=True):
         _make_folders(name.parent, target.parent)
-        target.unlink(missing_ok=True)  # copied with its folder, as a file of its own
-        if target is targets[0]:
-            target.write_bytes(name.read_bytes())
-            copy_metadata(name, target)
-        else:
-            os.link(targets[0], target)
+        with opened(target.parent):
+            target.unlink(missing_ok=True)  # copied with its folder, as another file
+            if target is targets[0]:
+                copy_tree(name, target)
+            else:
+                os.link(targets[0], target)
 
 
 def _make_folders(source: Path, target: Path) -> None:
     if not target.exists():
         _make_folders(source.parent, target.parent)
-        target.mkdir()
+        with opened(target.parent):
+            target.mkdir()
         copy_metadata(source, target)
 
 
 def _walk_small(folder: Path | str) -> Iterator[os.DirEntry[str]]:
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+    for entry in _listed(folder):
         if entry.name in LEFT_ALONE:
             continue
         yield entry
         if entry.is_dir(follow_symlinks=False):
             yield from _walk_small(entry.path)
+
+
+def _listed(folder: Path | str) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, by name; none of one that we may not list."""
+    try:
+        return sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return []

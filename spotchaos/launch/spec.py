@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotchaos.launch import frames
+from spotchaos.launch import capabilities, frames
 from spotchaos.launch.addresses import free_port, own_addresses
 from spotchaos.launch.environment import environment_of
+from spotchaos.launch.layers import is_below
 from spotchaos.launch.leaving import LEAVING
 from spotchaos.launch.program import Program
 from spotchaos.launch.supervision import supervision_of
@@ -81,7 +82,7 @@ def make_spec(
     if program.allow_network and "network" in names:
         names.remove("network")
     has_network = "network" not in names
-    own_folder = view.folder if mechanisms.mount_namespace else view.place / "copy"
+    own_folder = view.runs_in
     orders_file = folder / "orders.json"
     table = None
     if files is not None and (files.keep_data or files.points):
@@ -132,6 +133,7 @@ def make_spec(
         "addresses": [*own_addresses(), *addresses],
         "listen": [] if has_network else [list(place) for place in listen],
         "last_pid": FIRST_PID + number % PID_ROUNDS * PIDS_APART,
+        "capabilities": capabilities.kept_of(capabilities.held_here()),
         "cgroup": None if group is None else str(group),
         "command": _command(command or program.command, view),
         "environment": private,
@@ -161,9 +163,16 @@ def make_spec(
 
 
 def _command(command: Sequence[str], view: View) -> list[str]:
-    """Fill in `{out}`, and the new path of a working folder that has moved."""
-    old, new = str(view.workspace.folder), str(view.folder)
+    """Fill in `{out}`, and the new path of a working folder that is found elsewhere."""
+    old, new = str(view.workspace.folder), str(view.runs_in)
     filled = [word.replace("{out}", str(view.out)) for word in command]
     if old == new:
         return filled
-    return [re.sub(re.escape(old) + r"(?![^/:=,])", new, word) for word in filled]
+    # A virtual environment has its own path written into it: it is used where it lies.
+    kept = [str(config.parent) for config in view.workspace.folder.glob("*/pyvenv.cfg")]
+    return [
+        word
+        if any(is_below(word, place) for place in kept)
+        else re.sub(re.escape(old) + r"(?![^/:=,])", new, word)
+        for word in filled
+    ]

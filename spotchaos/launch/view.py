@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch import mounting
-from spotchaos.launch.copying import copy_metadata, copy_tree, is_whiteout, walk
+from spotchaos.launch.copying import (
+    copy_metadata,
+    copy_tree,
+    is_whiteout,
+    opened,
+    walk,
+)
 from spotchaos.launch.credentials import secret_paths
-from spotchaos.launch.layers import is_below, layer_of
+from spotchaos.launch.layers import Layer, is_below, layer_of
 from spotchaos.launch.removal import remove_tree
 from spotchaos.launch.rename_safety import make_renamable
 
@@ -69,6 +75,13 @@ class View:
         return bool(self.layers)
 
     @property
+    def runs_in(self) -> Path:
+        """The working folder as the program finds it: a copy where nothing is mounted."""
+        if self.workspace.mechanisms.mount_namespace:
+            return self.folder
+        return self.place / "copy"
+
+    @property
     def private(self) -> Path:
         """The folder for TMPDIR and output, as the program sees it.
 
@@ -78,6 +91,8 @@ class View:
         if not self.is_overlay:
             return self.place / "private"
         layer = layer_of(self.layers, str(self.workspace.folder))
+        if layer.how == "frame":
+            return Path("/.spotchaos")  # all frames are of one mount
         if layer_of(self.layers, "/tmp") is layer and Path("/tmp").is_dir():
             return Path("/tmp/.spotchaos")
         return Path(layer.at) / ".spotchaos"
@@ -128,7 +143,9 @@ class View:
             inside = _relative(path, self.workspace.folder)
             return path if inside is None else self.place / "copy" / inside
         upper = self._upper_path(path)
-        return upper if upper is not None and os.path.lexists(upper) else path
+        if upper is None or not os.path.lexists(upper) or self.is_refused(path):
+            return path
+        return upper
 
     def holds(self, place: Path) -> bool:
         """Tell whether a path of this machine leads to something of the view.
@@ -154,6 +171,29 @@ class View:
         inside = _relative(place, self.workspace.folder)
         return place if inside is None else self.place / "copy" / inside
 
+    def fill_places(self, relative: str) -> list[tuple[str, Path]]:
+        """Return all that `fill_at` has: also for what is mounted within such a folder.
+
+        Returns:
+            Paths relative to it, and where on this machine what is below them goes; a
+            path belongs to the last of them that it lies in.
+        """
+        found = [("", self.fill_at(relative))]
+        place = self.out if relative.startswith("{out}") else self.workspace.folder
+        for number, layer in self._layers_in(place):
+            found.append((f"{Path(layer.at).relative_to(place)}/", self.upper(number)))
+        return found
+
+    def _layers_in(self, folder: Path) -> list[tuple[int, Layer]]:
+        """Return the overlays of what is mounted within a folder, outer before inner."""
+        return [
+            (number, layer)
+            for number, layer in enumerate(self.layers)
+            if layer.how == "overlay"
+            and layer.at != str(folder)
+            and is_below(layer.at, str(folder))
+        ]
+
     def copy(self, name: str) -> View:
         """Return another view with everything that this one holds now."""
         return self.workspace.add_copy(self, name)
@@ -175,6 +215,10 @@ class View:
             for number, layer in enumerate(self.layers):
                 if layer.how == "overlay":
                     _prune(self.upper(number), Path(layer.at), kept)
+            for layer in self.layers:
+                durably = any(is_below(layer.at, str(folder)) for folder in kept)
+                if layer.how == "frame" and not durably:
+                    self._clear_frame(layer, kept)
         else:
             _prune(self.place / "copy", self.workspace.folder, kept)
         shared = self.workspace.shared_memory_for(self.place)
@@ -218,7 +262,12 @@ class View:
         """Tell whether it is our isolation that makes a path read-only."""
         if any(is_below(str(path), at) for at in also):
             return True
-        return self.is_overlay and layer_of(self.layers, str(path)).how != "overlay"
+        if not self.is_overlay:
+            return False
+        layer = layer_of(self.layers, str(path))
+        if layer.how == "frame":
+            return path.parent == Path(layer.at) and path.name in layer.files
+        return layer.how != "overlay"
 
     # --- mounts ---
 
@@ -249,11 +298,12 @@ class View:
             if self.is_overlay:
                 self._prepare_layers()
             else:
-                copy_tree(
+                left = copy_tree(
                     self.workspace.folder,
                     self.place / "copy",
                     limit_bytes=COPY_LIMIT_BYTES,
                 )
+                self.workspace.left_out = sorted(map(str, left))
             for path, size, mtime_ns in self._changed_below(self.workspace.folder, ""):
                 self.first[path] = (size, mtime_ns)
             self._make_private_folders()
@@ -267,29 +317,58 @@ class View:
     def _prepare_layers(self) -> None:
         root = self.root()
         assert root is not None
+        flavour = self.workspace.mechanisms.overlay
         for number, layer in enumerate(self.layers):
             if layer.how == "overlay":
                 self.upper(number).mkdir()
-                copy_metadata(Path(layer.at), self.upper(number))
-            inner = Path(f"{root}{layer.at}")
-            if self.workspace.mechanisms.overlay == "user" and layer.at != "/":
-                inner.mkdir(parents=True, exist_ok=True)
+                # Somebody may have removed it meanwhile; then it is not mounted either.
+                with contextlib.suppress(FileNotFoundError):
+                    copy_metadata(Path(layer.at), self.upper(number))
+            if flavour == "user":
+                inner = Path(f"{root}{layer.at}")
+                is_file = layer.how == "readonly" and not Path(layer.at).is_dir()
+                if not is_file:
+                    inner.mkdir(parents=True, exist_ok=True)
+                elif not inner.exists():
+                    inner.parent.mkdir(parents=True, exist_ok=True)
+                    inner.touch()
             if layer.how == "frame":
-                for name, text in (layer.links or {}).items():
-                    (inner / name).symlink_to(text)
-                for name in layer.files:
-                    (inner / name).touch()
-        if self.workspace.mechanisms.overlay == "user":
+                self._fill_frame(layer)
+        if flavour == "user":
             for name in ("proc", "sys", "dev"):
                 (root / name).mkdir(exist_ok=True)
         upper = self._upper_path(self.workspace.folder)
-        if upper is not None:
-            self._make_upper_folder(self.workspace.folder)
+        if upper is None:
+            return
+        own = layer_of(self.layers, str(self.workspace.folder))
+        self._make_upper_folder(self.workspace.folder)
+        if own.how == "overlay":
             self.not_renamable = make_renamable(
-                self.workspace.folder,
-                upper,
-                redirects=self.workspace.mechanisms.overlay == "root",
+                self.workspace.folder, upper, redirects=flavour == "root"
             )
+
+    def _fill_frame(self, layer: Layer) -> None:
+        """Put links, copies, and what files are bound over, into a folder of ours."""
+        inner = self._frame(layer)
+        for name, text in (layer.links or {}).items():
+            if not os.path.lexists(inner / name):
+                (inner / name).symlink_to(text)
+        for name in layer.files:
+            (inner / name).touch()
+        for name in layer.copied:
+            if not os.path.lexists(inner / name):
+                with contextlib.suppress(FileNotFoundError):
+                    copy_tree(Path(layer.at) / name, inner / name)
+
+    def _clear_frame(self, layer: Layer, kept: Sequence[Path]) -> None:
+        """Make a frame's own content new, but for what outlives the machine."""
+        held = [Path(other.at) for other in self.layers if other is not layer]
+        windows = [Path("/proc"), Path("/sys"), Path("/dev")]
+        _prune(self._frame(layer), Path(layer.at), [*kept, *held, *windows])
+        self._fill_frame(layer)
+
+    def _frame(self, layer: Layer) -> Path:
+        return Path(f"{self.place / 'root'}{layer.at}")
 
     def _make_private_folders(self) -> None:
         for folder in (self.temporary, self.out):
@@ -300,7 +379,7 @@ class View:
 
     def _hide_credentials(self) -> None:
         if self.is_overlay:
-            for path in secret_paths(os.environ):
+            for path in secret_paths(os.environ, keep=self.workspace.keep_env):
                 self._remove(path)
 
     def upper(self, number: int) -> Path:
@@ -309,6 +388,8 @@ class View:
     def _upper_path(self, path: Path) -> Path | None:
         """Return where in an upper folder a path of the view lies; None: in none."""
         layer = layer_of(self.layers, str(path))
+        if layer.how == "frame":
+            return self._frame(layer) / path.relative_to(layer.at)
         if layer.how != "overlay":
             return None
         upper = self.upper(self.layers.index(layer))
@@ -329,9 +410,10 @@ class View:
         if not self.holds(upper / "inside"):
             raise HarnessError(f"a link in the view leads from {str(path)!r} out of it")
         for new, like in reversed(missing):
-            if os.path.lexists(new):  # a whiteout
-                new.unlink()
-            new.mkdir()
+            with opened(new.parent):
+                if os.path.lexists(new):  # a whiteout
+                    new.unlink()
+                new.mkdir()
             if like.is_dir():
                 copy_metadata(like, new)
 
@@ -357,16 +439,20 @@ class View:
         if upper is None:
             return
         self._make_upper_folder(path.parent)
-        _remove_any(upper)
-        if os.path.lexists(path) and not self._is_opaque(path.parent):
-            os.mknod(upper, stat.S_IFCHR, os.makedev(0, 0))
+        with opened(upper.parent):
+            _remove_any(upper)
+            if os.path.lexists(path) and not self._is_opaque(path.parent):
+                os.mknod(upper, stat.S_IFCHR, os.makedev(0, 0))
 
     def _is_opaque(self, path: Path) -> bool:
         """Tell whether nothing of the user's shows through at a folder of the view.
 
         A whiteout there would be seen as the device file that it is.
         """
-        at = layer_of(self.layers, str(path)).at
+        layer = layer_of(self.layers, str(path))
+        if layer.how == "frame":
+            return True
+        at = layer.at
         while path.is_relative_to(at):
             upper = self._upper_path(path)
             assert upper is not None  # so is the layer of `path`, which is the same
@@ -382,20 +468,27 @@ class View:
     def _changed_below(self, folder: Path, prefix: str) -> list[Changed]:
         root = self._upper_path(folder) if self.is_overlay else self.host(folder)
         found: list[Changed] = []
-        if root is None or not root.is_dir() or not self.holds(root / "inside"):
-            return found
-        for entry in walk(root):
-            try:
-                status = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+        places = [] if root is None else [("", root)]
+        for number, layer in self._layers_in(folder):
+            within = f"{Path(layer.at).relative_to(folder)}/"
+            places.append((within, self.upper(number)))
+        for within, root in places:
+            if not root.is_dir() or not self.holds(root / "inside"):
                 continue
-            if stat.S_ISDIR(status.st_mode) or is_whiteout(status):
-                continue
-            relative = str(Path(entry.path).relative_to(root))
-            known = (status.st_size, status.st_mtime_ns)
-            if not prefix and self.first.get(relative) == known:
-                continue
-            found.append(Changed(prefix + relative, status.st_size, status.st_mtime_ns))
+            for entry in walk(root):
+                relative = within + str(Path(entry.path).relative_to(root))
+                if is_below(str(folder / relative), str(self.private)) and not prefix:
+                    continue  # which lies in a working folder that is itself a mount
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                if stat.S_ISDIR(status.st_mode) or is_whiteout(status):
+                    continue
+                known = (status.st_size, status.st_mtime_ns)
+                if not prefix and self.first.get(relative) == known:
+                    continue
+                found.append(Changed(prefix + relative, *known))
         return found
 
 

@@ -7,24 +7,24 @@ the user's is ever written; all of them are removed at the end, also for an owne
 from __future__ import annotations
 
 import errno
+import os
 import secrets
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.launch.copying import copy_tree
-from spotchaos.launch.layers import Layer, plan_layers, read_mounts
+from spotchaos.launch.layers import Layer, is_below, plan_layers, read_mounts
 from spotchaos.launch.mechanisms import (
     ROOM_BYTES,
     Mechanisms,
     candidate_places,
     find_mechanisms,
 )
-from spotchaos.launch.removal import remove_tree
 from spotchaos.launch.scratch import SHARED_MEMORY, Scratch, sweep
 from spotchaos.launch.shortages import LEAST_FREE_BYTES
 from spotchaos.launch.view import View as View  # callers find it here
@@ -38,6 +38,7 @@ class Workspace:
         scratch: where views are kept; None: the first place that can hold them.
         mechanisms: what this machine offers; None: find out.
         keep: traces and output of attempts are copied there; None: they go with the view.
+        keep_env: variables that attempts have although secret, with the files they name.
 
     Raises:
         HarnessError: no place for views, or no space there.
@@ -51,6 +52,7 @@ class Workspace:
         mechanisms: Mechanisms | None = None,
         *,
         keep: Path | None = None,
+        keep_env: Sequence[str] = (),
     ) -> None:
         self.folder: Path = folder.absolute()
         if not self.folder.is_dir():
@@ -60,12 +62,14 @@ class Workspace:
             )
         self.folder = self.folder.resolve()
         self.keep = keep
+        self.keep_env = tuple(keep_env)
         self.mechanisms = mechanisms or find_mechanisms()
         sweep(candidate_places(), groups=self.mechanisms.control_group)
         self._scratch = _make_scratch(scratch or self.mechanisms.place)
         self.scratch = self._scratch.path
         self._shared_memory = _make_shared_memory()
         self._views: dict[str, View] = {}
+        self.left_out: list[str] = []  # of copies: what we could not read or make
         self._is_open = True
         self._lock = threading.Lock()
         self.ends: set[Callable[[], None]] = set()  # end what runs in our views
@@ -125,6 +129,32 @@ class Workspace:
             self._shared_memory.close()
         self._scratch.close()
 
+    @property
+    def limits(self) -> list[str]:
+        """Sentences on what of the working folder is otherwise than outside."""
+        found = [
+            str(Path(layer.at) / name)
+            for layer in self.layers
+            if layer.how == "frame" and is_below(layer.at, str(self.folder))
+            for name in layer.files
+        ]
+        found += [
+            layer.at
+            for layer in self.layers
+            if layer.how == "readonly" and is_below(layer.at, str(self.folder))
+        ]
+        sentences = []
+        # What the user may not write to either is no loss.
+        found = [path for path in found if os.access(path, os.W_OK)]
+        if found:
+            sentences.append(f"read-only in attempts: {_few(found)}")
+        if self.left_out:
+            sentences.append(
+                f"empty or absent in attempts, since this user cannot copy it:"
+                f" {_few(self.left_out)}"
+            )
+        return sentences
+
     def demand_space(self) -> None:
         """Raise HarnessError if the disk that holds the views is all but full."""
         free = shutil.disk_usage(self.scratch).free
@@ -167,13 +197,18 @@ class Workspace:
         """Return a new view with everything that `view` holds."""
         place = self._new_place(name)
         place.rmdir()
-        copy_tree(view.place, place)
-        for attempt in place.glob("a*"):
-            remove_tree(str(attempt))
+        # The overlays' work folders are the kernel's own, and made again.
+        own = [path.name for path in view.place.iterdir() if path.name[0] in "aw"]
+        copy_tree(view.place, place, without=own, is_ours=True)
         shared = self.shared_memory_for(place)
         shared.rmdir()
-        copy_tree(self.shared_memory_for(view.place), shared)
+        copy_tree(self.shared_memory_for(view.place), shared, is_ours=True)
         return self._add(View(self, place, name, like=view))
+
+
+def _few(paths: Sequence[str]) -> str:
+    more = len(paths) - 3
+    return ", ".join(map(repr, paths[:3])) + (f" and {more} more" if more > 0 else "")
 
 
 def _make_scratch(parent: Path | None) -> Scratch:

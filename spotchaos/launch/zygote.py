@@ -91,6 +91,12 @@ def raised_for(
         for name in modules
         if name not in without and not any(name.startswith(f"{w}.") for w in without)
     ]
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:  # a sandbox, or a kernel before 5.3
+        raise HarnessError(
+            f"no warm path: forks cannot be waited for here: {error.strerror}"
+        ) from None
     view = workspace.view(f"zygote-{secrets.token_hex(3)}")
     isolation = isolation_in(view, program)
     try:

@@ -342,6 +342,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
     said += crash_states.not_visited(document)
     if document.get("unprotected"):
         said += [f"not protected: {text}" for text in document["unprotected"]]
+    said += (document.get("environment") or {}).get("limits") or ()
     lines: list[Line] = []
     for text in dict.fromkeys(said):
         lines += _labelled("Note: ", text, style="yellow", width=width, most=2)

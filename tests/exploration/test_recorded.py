@@ -32,10 +32,10 @@ class FakeView:
         self.folder = folder
         self.hidden = []
 
-    def fill_at(self, prefix):
+    def fill_places(self, prefix):
         place = self.folder / ("out" if prefix else "work")
         place.mkdir(exist_ok=True)
-        return place
+        return [("", place)]
 
     def hide(self, paths):
         self.hidden += paths

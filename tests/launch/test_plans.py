@@ -78,10 +78,13 @@ def test_a_user_gets_an_overlay_for_each_folder_without_mounts_in_it(
     monkeypatch.setattr(layers_module, "FRESH", ())
     monkeypatch.setattr(layers_module, "WINDOWS", ())
     covered = layers_module._cover(
-        top, {f"{top}/home/data": Mount(f"{top}/home/data", "xfs")}, ()
+        top,
+        {f"{top}/home/data": Mount(f"{top}/home/data", "xfs")},
+        (),
+        f"{top}/home/me",
     )
     assert covered == [
-        Layer(top, "frame", {"bin": "usr/bin"}, ("file",)),
+        Layer(top, "frame", {"bin": "usr/bin"}, (), ("file",)),
         Layer(f"{top}/home", "frame", {}, ()),
         Layer(f"{top}/home/data", "overlay"),
         Layer(f"{top}/home/me", "overlay"),
@@ -104,12 +107,44 @@ def test_a_user_gets_an_overlay_for_each_folder_without_mounts_in_it(
         ("PATH", False),
         ("CUDA_VISIBLE_DEVICES", False),
         ("SLURM_JOB_ID", False),
+        ("PAD_TOKEN", False),
+        ("EOS_TOKEN", False),
+        ("AWS_BATCH_JOB_ID", False),
+        ("AWS_EXECUTION_ENV", False),
+        ("AWS_SESSION_TOKEN", True),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_variables_that_give_access_are_told_from_others(name, secret):
     assert is_secret(name) is secret
-    assert (name in without_secrets({name: "x"})) is not secret
+    value = "x9-" * 8
+    assert (name in without_secrets({name: value})) is not secret
+    assert without_secrets({name: value}, keep=(name,)) == {name: value}
+    assert without_secrets({name: value}, keep=(f"{name[:-1]}*",)) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("MY_TOKEN", "k3j4h5k2j3h4k5", True),
+        ("PAGER_TOKEN", "abcdefghijklmnopqrst", True),
+        ("SEPARATOR_TOKEN", "<sep>", False),
+        ("NEW_WORD_TOKEN", "eos", False),
+        ("ID_OF_A_TOKEN", "50256", False),
+        ("OPENAI_KEY", "0123456789abcdef0123", True),
+        ("SORT_KEY", "date", False),
+        ("HOST_KEY", "/etc/ssh/host", False),
+        ("DATABASE_URL", "postgres://me:pass@db/x", True),
+        ("DATABASE_URL", "postgres://db/x", False),
+        ("HTTP_PROXY", "http://me:pass@proxy:3128", False),
+        ("WHATEVER", "hf_" + "a1" * 17, True),
+        ("WHATEVER", "-----BEGIN OPENSSH PRIVATE KEY-----\nx", True),
+        ("RUN_NAME", "hf_transfer", False),
+        ("LD_LIBRARY_PATH", "/usr/lib:/opt/x@1:/y", False),
+    ],
+)
+def test_where_a_name_is_unclear_the_value_decides(name, value, secret):
+    assert is_secret(name, value) is secret
 
 
 def test_only_credentials_that_exist_are_hidden(tmp_path):
@@ -278,6 +313,20 @@ def test_a_user_gets_overlays_in_a_user_namespace():
     assert found.unprotected() == []
 
 
+def test_processes_are_numbered_anew_only_with_a_proc_that_shows_it():
+    tried = {**ALL, "needs user": "no", "proc": "masked"}
+    found = mechanisms_from(tried, control_group=None, is_root=False)
+    assert not found.pid_namespace
+    assert "pid" not in found.namespaces
+    assert "no /proc of its own: masked" in found.unprotected()[0]
+
+
+def test_a_user_namespace_that_allows_nothing_is_not_used():
+    tried = {**dict.fromkeys(ALL, "not permitted"), "user": None}
+    found = mechanisms_from(tried, control_group=None, is_root=False)
+    assert found.namespaces == []
+
+
 def test_a_machine_without_namespaces_says_what_is_not_protected():
     tried = dict.fromkeys(ALL, "not permitted")
     found = mechanisms_from(tried, control_group=None, is_root=False)
@@ -285,7 +334,11 @@ def test_a_machine_without_namespaces_says_what_is_not_protected():
     assert found.unprotected() == [
         "files outside the working folder are not protected: not permitted",
         "attempts reach the network: not permitted",
-        "a process that hides from its parents may outlive an attempt: not permitted",
+        (
+            "a process that hides from its parents may outlive an attempt, and attempts see"
+            " this user's processes, with the variables they hold: not permitted"
+        ),
+        "files that give access to accounts, as ~/.aws, are not hidden: not permitted",
     ]
     assert found.as_report()["network"] == "open (not permitted)"
 
@@ -316,5 +369,5 @@ def test_a_write_that_isolation_refused_is_told_from_the_program_own(
 
 
 def test_unknown_mechanisms_protect_nothing():
-    assert len(Mechanisms().unprotected()) == 3
+    assert len(Mechanisms().unprotected()) == 4
     assert dataclasses.replace(Mechanisms(), pid_namespace=True).namespaces == ["pid"]

@@ -100,3 +100,26 @@ def test_a_program_that_a_silent_service_ends_is_told_so():
     finding = failure_of(failed("bye"), 60.0, allow_network=False, notice="aws-early")
     assert "what the service of aws-early answers while there" in finding.hint
     assert "service" not in failure_of(failed("bye"), 60.0, allow_network=False).hint
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "KeyError: 'WANDB_API_KEY'",
+        "train.sh: line 3: WANDB_API_KEY: parameter not set",
+        "ValueError: set $WANDB_API_KEY first",
+    ],
+)
+def test_a_variable_that_we_removed_is_our_doing(said):
+    removed = ["HF_TOKEN", "WANDB_API_KEY"]
+    finding = failure_of(failed(said), 60.0, allow_network=False, removed=removed)
+    assert "spotchaos took WANDB_API_KEY away" in finding.hint
+    assert "--keep-env WANDB_API_KEY" in finding.hint
+
+
+def test_another_failure_names_what_attempts_do_not_have():
+    said = "KeyError: 'MY_WANDB_API_KEY_2'"
+    removed = ["HF_TOKEN", "WANDB_API_KEY"]
+    finding = failure_of(failed(said), 60.0, allow_network=False, removed=removed)
+    assert "without spotchaos first" in finding.hint
+    assert "do not have HF_TOKEN, WANDB_API_KEY (--keep-env)" in finding.hint
