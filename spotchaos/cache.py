@@ -280,7 +280,7 @@ def _write(path: Path, content: bytes) -> None:
     try:
         handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(content).digest() + content)
+            file.write(content)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)

@@ -207,7 +207,7 @@ def entry():
 
 def test_an_entry_is_read_as_it_was_written(place):
     path = cache._path(settings(place))
-    cache._write(path, pickle.dumps(entry()))
+    cache._write(path, cache.packed(entry()))
     assert cache._read(path) == entry()
     assert path.stat().st_mode & 0o077 == 0
 
@@ -222,7 +222,7 @@ def test_a_damaged_entry_is_none(place, content):
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_an_entry_that_others_may_write_is_none(place, what):
     path = cache._path(settings(place))
-    cache._write(path, pickle.dumps(entry()))
+    cache._write(path, cache.packed(entry()))
     (path if what == "file" else path.parent).chmod(0o777)
     assert cache._read(path) is None
 
@@ -231,7 +231,7 @@ def test_only_the_newest_entries_are_kept(place, monkeypatch):
     monkeypatch.setattr(cache, "MOST_KEPT", 2)
     for number in range(4):
         path = cache.folder() / f"{number}.pickle"
-        cache._write(path, pickle.dumps(entry()))
+        cache._write(path, cache.packed(entry()))
         os.utime(path, (number, number))
     assert sorted(p.name for p in cache.folder().iterdir()) == ["2.pickle", "3.pickle"]
 
