@@ -38,22 +38,18 @@ class SpotchaosError(Exception):
         return f"{self.message}\nHint: {self.hint}"
 
 
-# Of a usage error's message: it quotes what was given, which may be of any length.
+# Of a printed message or hint, in characters.
 LONGEST = 300
 
 
 class UsageError(SpotchaosError):
-    """The caller asked for something that cannot be; the command exits with 2.
+    """The caller asked for something that cannot be; the command exits with 2."""
 
-    What it quotes was written by anybody: message and hint are shortened, and hold no
-    character that moves a terminal's cursor.
-    """
-
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(
-            shortened(message, LONGEST),
-            hint=None if hint is None else shortened(hint, LONGEST),
-        )
+    @property
+    def shown(self) -> tuple[str, str | None]:
+        """Message and hint as they are printed; what they quote may be of any length."""
+        hint = None if self.hint is None else shortened(self.hint, LONGEST)
+        return shortened(self.message, LONGEST), hint
 
 
 class PlanError(UsageError):

@@ -133,9 +133,12 @@ def say_error(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         print_error(*_sentence(error))
         return USAGE
+    if isinstance(error, UsageError):
+        print_error(*error.shown)
+        return USAGE
     if isinstance(error, SpotchaosError):
         print_error(error.message, error.hint)
-        return USAGE if isinstance(error, UsageError) else UNKNOWN
+        return UNKNOWN
     if isinstance(error, FileNotFoundError) and not _is_in_a_folder():
         print_error("the working folder is gone", "cd to a folder that is there")
         return USAGE

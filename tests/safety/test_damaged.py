@@ -33,7 +33,7 @@ def refused(read, *args, **more):
     try:
         read(*args, **more)
     except UsageError as error:
-        told = error.message, error.hint or ""
+        told = [words or "" for words in error.shown]
     else:
         return False
     assert max(map(len, told)) < 400
