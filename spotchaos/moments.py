@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from spotchaos.model import Attempt
 from spotchaos.oracles.saves import pattern_of
@@ -131,7 +132,7 @@ def moments_of(log: oplog.OpLog, recorded: Attempt, *, saves: int) -> Moments:
         )
 
     found = []
-    for op, following in zip(ops, [*ops[1:], None], strict=True):
+    for op, following in zip_longest(ops, ops[1:]):
         is_early = not step_ends_s or op.at_s < step_ends_s[0]
         is_other = following is not None and role(op.path) != role(following.path)
         found.append(
