@@ -9,7 +9,6 @@ import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,9 +69,6 @@ def session_of(config: pytest.Config) -> Session:
             factory.mktemp("empty", numbered=True),
         )
         config.stash[_SESSION] = session
-        signals = ExitStack()
-        signals.enter_context(interruptible())
-        config.add_cleanup(signals.close)
         config.add_cleanup(session.groundworks.close)
     return config.stash[_SESSION]
 
@@ -197,7 +193,9 @@ def carry_out(
     def ignore(event: Event) -> None:
         """A test shows the screen only when it fails."""
 
-    outcome = run(settings, ignore, layer=layer)
+    # Only while it runs: the session's other tests may send themselves signals.
+    with interruptible():
+        outcome = run(settings, ignore, layer=layer)
     if outcome.interrupted or ENDING.pop():
         raise KeyboardInterrupt
     document = make_document(outcome)
