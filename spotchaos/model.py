@@ -85,6 +85,7 @@ class SaveMark:
     ended_at_s: float | None  # None: the attempt ended first
     is_beside: bool = False  # another thread than the one that trains wrote a copy,
     holds: int | None = None  # ... of this step, in this attempt; None: not known
+    took_s: float | None = None  # without what the probe did in that time
 
     @property
     def of_step(self) -> int:

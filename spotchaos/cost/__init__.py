@@ -2,8 +2,8 @@
 
 It joins what was measured on a program (`Timing`) with when machines were taken (`Trace`,
 `Failures`) and what they cost (`Prices`); `study` gives one row for each policy, and each
-row comes from `simulate`, a pure function of its inputs and a seed. It may import errors
-alone, the standard library and NumPy: no torch, nothing of the harness, no file but traces.
+row comes from `simulate`, a pure function of its inputs and a seed. It may import `errors`,
+`timing`, the standard library and NumPy: no torch, nothing of the harness.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from spotchaos.cost.runs import Lease, Run
 from spotchaos.cost.search import Searched, best_interval
 from spotchaos.cost.simulate import simulate
 from spotchaos.cost.study import Question, study
-from spotchaos.cost.timing import Measured, Timing
 from spotchaos.cost.traces import Trace, read_traces
+from spotchaos.timing import Measured, Timing
 
 __all__ = [
     "Bill",

@@ -16,6 +16,9 @@ from spotchaos.cost.units import us
 class Failures(Protocol):
     """How long one machine lives."""
 
+    def __hash__(self) -> int:
+        """Tell it from others, by its values."""
+
     @property
     def mean_s(self) -> float:
         """Mean seconds from getting a machine to losing it."""

@@ -38,6 +38,7 @@ class _Save:
     state: StateMark | None = None
     is_beside: bool = False
     held: set[str] = field(default_factory=set)
+    took_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -299,6 +300,7 @@ def _read_saved(process: TracedProcess, mark: Mapping[str, Any]) -> None:
         if number in group.numbers:
             group.numbers[number] = float(mark.get("t") or 0.0)
             group.paths.update(dict.fromkeys(str(p) for p in mark.get("paths") or ()))
+            group.took_s += float(mark.get("seconds") or 0.0)
             return
 
 
@@ -395,6 +397,7 @@ def _save(number: int, group: _Save, states: Mapping[int, StateMark]) -> SaveMar
         ended_at_s=max(ends) if whole and ends else None,
         is_beside=group.is_beside,
         holds=max(holds, default=None),
+        took_s=group.took_s if whole and ends else None,
     )
 
 
