@@ -29,6 +29,10 @@ from spotchaos.cost.units import seconds
 
 # A policy of which so many runs do not finish, and none does, is not tried further.
 MOST_VAIN_RUNS = 4
+# Nor is one that has used so many leases, once there are a few runs of it: the more
+# leases in a run, the less runs differ.
+MOST_LEASES = 100_000
+LEAST_RUNS = 4
 # An elastic gang whose failures are drawn lives through a trace so many times as long
 # as its work.
 DRAWN_LENGTH = 4
@@ -101,11 +105,12 @@ class Study:
         return next((row for row in self.rows if row.policy.name == name), None)
 
 
-NOW, BEST = "save now and then, as now", "save at the best interval"
-NOTICE, BOTH = "save on notice alone", "save as now and on notice"
-BACKGROUND, HYBRID = "save as now, in the background", "one node on demand"
-DEADLINE, EVEN = "spot, on demand when it must", "spot, on demand when behind"
-ZONES, ON_DEMAND, NEVER = "all zones", "on demand alone", "no checkpoint"
+# Names of policies, as the screen and the report have them.
+NOW, BEST = "as now", "best interval"
+NOTICE, BOTH = "on notice alone", "as now, on notice too"
+BACKGROUND, HYBRID = "as now, in background", "one node on demand"
+DEADLINE, EVEN = "on demand if it must", "on demand when behind"
+ZONES, ON_DEMAND, NEVER = "any zone", "on demand alone", "no checkpoint"
 
 
 def study(question: Question) -> Study:
@@ -123,6 +128,11 @@ def study(question: Question) -> Study:
     rows = [_row(question, policy) for policy in policies]
     rows.sort(key=lambda row: _rank(question, row))
     return Study(question, tuple(rows), tuple(left_out), searched, young, daly)
+
+
+def alone(question: Question, policy: Policy) -> Study:
+    """Return the study of one policy."""
+    return Study(question, (_row(question, policy),), (), None, None, None)
 
 
 def search(question: Question, *, guess: float) -> Searched | None:
@@ -145,7 +155,7 @@ def search(question: Question, *, guess: float) -> Searched | None:
 
 def runs_of(question: Question, policy: Policy) -> Iterator[Run]:
     """Simulate a policy's runs; those of one number begin alike under every policy."""
-    vain = 0
+    vain = leases = 0
     for number in range(question.runs):
         run = simulate(
             question.job,
@@ -155,7 +165,9 @@ def runs_of(question: Question, policy: Policy) -> Iterator[Run]:
         )
         yield run
         vain = vain + 1 if not run.finished else -question.runs
-        if vain >= MOST_VAIN_RUNS:
+        leases += len(run.leases)
+        is_enough = leases >= MOST_LEASES and number + 1 >= LEAST_RUNS
+        if vain >= MOST_VAIN_RUNS or is_enough:
             return
 
 
@@ -243,7 +255,7 @@ def _policies(
     both = Policy(name=BOTH, every=usual, on_notice=True, note=late)
     add(replace(both, every=now or usual), notice)
     stall = min(question.background_stall_us, job.save_stall_us)
-    is_beside = job.save_stall_us < job.save_end_us
+    is_beside = 2 * job.save_stall_us < job.save_end_us
     beside = Policy(name=BACKGROUND, every=now or usual, stall_us=stall)
     if not question.background_stall_us:
         beside = replace(beside, note="at best: a save delays no step")
@@ -256,7 +268,7 @@ def _policies(
     add(Policy(name=EVEN, every=usual, rule="uniform-progress"), timed)
     zones = "" if len(question.traces) > 1 else "there is one zone at most"
     add(Policy(name=ZONES, every=usual, all_zones=True), zones)
-    add(Policy(name=ON_DEMAND, every=now or usual, rule="on-demand"))
+    add(Policy(name=ON_DEMAND, every=usual, rule="on-demand"))
     add(Policy(name=NEVER, every=0))
     return found, left
 
