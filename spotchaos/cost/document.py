@@ -184,7 +184,8 @@ def advice(found: Study) -> str:
     )
     said = f"{instead}: {less} in {length:.3g} h"
     if now.dollars is not None and best.dollars is not None:
-        said += f", ${now.dollars.mean - best.dollars.mean:,.0f} less"
+        less_dollars = now.dollars.mean - best.dollars.mean
+        said += f", ${less_dollars:,.{0 if less_dollars >= 10 else 2}f} less"
     return said
 
 

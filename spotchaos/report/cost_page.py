@@ -172,8 +172,9 @@ def interval(document: Mapping[str, Any]) -> Markup:
                 kind, at, height - 36
             )
         )
-        anchor = "start" if at < WIDTH / 2 else "end"
-        shift = 4 if anchor == "start" else -4
+        # Each is named on the side away from the other.
+        is_right = every == max(found["now"] or 0, found["best"] or 0)
+        anchor, shift = ("start", 4) if is_right else ("end", -4)
         parts.append(
             _text(at + shift, 34 + 14 * place, f"{word}: every {every:,}", anchor)
         )
