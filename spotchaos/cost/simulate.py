@@ -207,7 +207,7 @@ class _Timed(_Simulation):
     def run(self) -> Run:
         state, job = self.state, self.job
         while state.kept < job.steps:
-            safe = self._safe_until()
+            safe = self._safe_until(state.kept)
             window = self.source.next(self.asked())
             here = None if window is None else max(state.at, window.start)
             behind = self._behind_from() if self.is_even else safe
@@ -225,15 +225,13 @@ class _Timed(_Simulation):
                 state.at = max(state.at, safe)
         return self.over()
 
-    def _changeover(self) -> int:
-        """Return what a lease that is lost before its first save costs."""
-        course = Course(self.pace, self.state.kept)
-        return self.start_us(-1) + course.first + self.pace.end
-
-    def _safe_until(self) -> int:
-        """Return until when another try on spot machines can still be lost."""
-        left = Course(self.pace, self.state.kept).length + self.start_us(-1)
-        return self.deadline - left - self._changeover()
+    def _safe_until(self, kept: int) -> int:
+        """Return until when a try on spot machines can be lost, just before a save."""
+        start = self.start_us(-1)
+        course = Course(self.pace, kept)
+        between = course.cycle if course.middle else 0
+        lost = start + max(course.first, between) + self.pace.end
+        return self.deadline - lost - start - course.length
 
     def _behind_from(self) -> int:
         """Return when what is kept falls behind an even pace."""
@@ -261,8 +259,15 @@ class _Timed(_Simulation):
         """Run on demand until the end, or until a moment at which it saves and leaves."""
         state, job = self.state, self.job
         start = self.start_us(-1)
-        room = None if until is None else until - state.at + self.pace.end
-        done = use(self.pace, state.kept, start=start, room=room, warned=self.pace.end)
+        done = use(self.pace, state.kept, start=start, room=None)
+        if until is not None:
+            end = self.pace.end
+            room = until - state.at + end
+            part = use(self.pace, state.kept, start=start, room=room, warned=end)
+            # Who could not lose a try on spot machines then stays.
+            kept = state.kept + part.kept
+            if kept < job.steps and state.at + part.length <= self._safe_until(kept):
+                done = part
         self.note(done, job.nodes, state.at, "", "on-demand")
         if not done.is_finished:
             self.leave()
