@@ -11,7 +11,7 @@ from spotchaos.cost.runs import CAUSES, Run
 from spotchaos.cost.simulate import span
 from spotchaos.cost.study import BEST, NOW, ON_DEMAND, Question, Study
 from spotchaos.cost.summary import Row
-from spotchaos.cost.units import hours, seconds
+from spotchaos.cost.units import hours, seconds, us
 from spotchaos.timing import Timing
 
 Document = dict[str, Any]
@@ -249,7 +249,7 @@ def _unsure(timing: Timing) -> list[str]:
         found = getattr(timing, name)
         if found is not None and found.n and found.p90 > 1.5 * max(found.p10, 1e-9):
             said.append(
-                f"{what} took {found.p10 * 1e3:.3g} to {found.p90 * 1e3:.3g} ms: the"
+                f"{what} took {span(us(found.p10))} to {span(us(found.p90))}: the"
                 " machine was busy, or they differ"
             )
     return said

@@ -279,4 +279,4 @@ def span(microseconds: int) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if total >= 2 * size:
             return f"{total / size:.3g} {unit}"
-    return f"{total:.3g} s"
+    return f"{total:.3g} s" if total >= 1 else f"{1000 * total:.3g} ms"

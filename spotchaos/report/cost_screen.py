@@ -8,7 +8,7 @@ from typing import Any
 
 from spotchaos.report.screen import Line
 
-WIDTH = 97
+WIDTH = 102
 MOST_REASONS = 3
 CAUSES = {"lost": "again", "saving": "saves", "restarting": "boots", "waiting": "waits"}
 
@@ -87,37 +87,37 @@ def _measured(document: Mapping[str, Any]) -> list[str]:
 def _table(document: Mapping[str, Any]) -> list[Line]:
     has_prices = document["where"]["prices"] is not None
     has_deadline = document["job"]["deadline_hours"] is not None
-    head = f"  {'policy':<21}{'every':>9}{'hours':>8}{'5-95 %':>10}"
-    head += f"{'dollars':>9}{'saved':>6}" if has_prices else ""
+    head = f"  {'policy':<22}{'every':>7}{'hours':>7}{'5-95 %':>10}"
+    head += f"{'dollars':>8}{'saved':>6}" if has_prices else ""
     head += f"{'useful':>7}" + "".join(f"{word:>6}" for word in CAUSES.values())
-    head += f"{'cuts':>6}" + (f"{'in time':>8}" if has_deadline else "")
+    head += f"{'cuts':>5}" + (f"{'late':>5}" if has_deadline else "")
     lines: list[Line] = [[(head, "dim")]]
     for place, row in enumerate(document["policies"]):
         style = "green" if not place else ""
-        name = f"  {row['policy']:<21}"
+        name = f"  {row['policy']:<22}"
         every = f"{row['every']:,}" if row["every"] else "-"
         if row["hours"] is None:
-            lines.append([(f"{name}{every:>9}   never finishes", "red")])
+            lines.append([(f"{name}{every:>7}   never finishes", "red")])
             continue
         span = f"{number(row['hours']['p5'])}-{number(row['hours']['p95'])}"
-        text = f"{name}{every:>9}{number(row['hours']['median']):>8}{span:>10}"
+        text = f"{name}{every:>7}{number(row['hours']['median']):>7}{span:>10}"
         if has_prices:
             saved = row["saving_percent"]
-            text += f"{row['dollars']['median']:>9,.0f}"
+            text += f"{row['dollars']['median']:>8,.0f}"
             text += f"{'-' if saved is None else f'{saved:.0f}%':>6}"
         text += f"{100 * row['goodput']:>6.0f}%"
         text += "".join(f"{number(row['by_cause'][c]):>6}" for c in CAUSES)
-        text += f"{row['interruptions']:>6.1f}"
+        text += f"{number(row['interruptions']):>5}"
         if has_deadline:
-            text += f"{100 * row['meets_deadline']:>7.0f}%"
-        if row["finishes"] < 1:
-            text += f"  {100 * row['finishes']:.0f}% finish"
+            text += f"{100 - 100 * row['meets_deadline']:>4.0f}%"
         lines.append([(text, style)])
     return lines
 
 
 def number(value: float) -> str:
     """Return a number with one decimal, or without one if it is large."""
+    if abs(value) >= 10_000:
+        return f"{value:.0e}".replace("e+0", "e")
     if abs(value) >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}"
@@ -128,7 +128,8 @@ def remarks(document: Mapping[str, Any]) -> list[str]:
     said = []
     for row in document["policies"]:
         if row["why_not"]:
-            share = "" if not row["finishes"] else " in some runs"
+            none = f" in {100 - 100 * row['finishes']:.0f} % of the runs"
+            share = none if row["finishes"] else ""
             said.append(f"{row['policy']} never finishes{share}: {row['why_not']}")
     sure = document["sure"]
     if sure is not None:
