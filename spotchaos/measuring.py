@@ -34,10 +34,11 @@ def campaign_timing(
     usual = baseline.light or baseline.first
     starts = [a for a in (*baseline.runs, usual) if main_rank(a) is not None]
     resumed = [
-        Resumed(trial.attempts[resume.attempt - 1], resume.lost_steps)
+        Resumed(attempt, resume.lost_steps)
         for trial, judgement in done
         for resume in judgement.resumes
-        if resume.joined and resume.attempt <= len(trial.attempts)
+        for attempt in trial.attempts
+        if resume.joined and attempt.number == resume.attempt
     ]
     found = timing_of(usual, starts=starts, resumed=resumed)
     return replace(
@@ -137,7 +138,7 @@ def _saves_within(rank: RankTrace) -> dict[int, list[SaveMark]]:
 def _gaps(rank: RankTrace) -> Iterator[tuple[int, float]]:
     """Return each step but the last, and the seconds from its end to the next one's."""
     for before, after in zip(rank.steps, rank.steps[1:], strict=False):
-        if after.step == before.step + 1:
+        if after.step == before.step + 1 and after.t_s > before.t_s > 0:
             yield before.step, after.t_s - before.t_s
 
 
