@@ -15,7 +15,7 @@ from spotchaos.cost.units import hours, seconds, us
 from spotchaos.timing import Timing
 
 Document = dict[str, Any]
-MOST_BARS = 400
+MOST_BARS = 1500
 BINS = 24
 # A change of less than that is within what one does not know anyway.
 SAME = 0.01
@@ -256,15 +256,14 @@ def _unsure(timing: Timing) -> list[str]:
 
 
 def _timeline(row: Row) -> Document:
-    """Return the leases of the run of median length, thinned, in hours."""
+    """Return the first leases of the run of median length, in hours."""
     run = row.middle
     assert isinstance(run, Run)
-    stride = max(1, -(-len(run.leases) // MOST_BARS))
     return {
         "policy": row.policy.name,
         "hours": round(hours(run.elapsed), 4),
         "finished": run.finished,
-        "shown": f"1 of {stride}" if stride > 1 else "",
+        "leases_in_all": len(run.leases),
         "leases": [
             {
                 "market": lease.market,
@@ -275,6 +274,6 @@ def _timeline(row: Row) -> Document:
                 "lost": round(hours(lease.lost), 4),
                 "ended": lease.ended,
             }
-            for lease in run.leases[::stride]
+            for lease in run.leases[:MOST_BARS]
         ],
     }

@@ -18,6 +18,7 @@ from spotchaos.report.cost_screen import (
     number,
     remarks,
     sentence,
+    spent,
 )
 from spotchaos.report.drawing import WIDTH, draw_svg, is_number
 
@@ -235,5 +236,5 @@ def _template() -> jinja2.Template:
         autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=number, duration=duration)
-    environment.globals.update(capacity=capacity)
+    environment.globals.update(capacity=capacity, spent=spent)
     return environment.from_string(_asset("cost.html"))

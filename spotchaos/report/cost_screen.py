@@ -106,12 +106,18 @@ def _table(document: Mapping[str, Any]) -> list[Line]:
             text += f"{row['dollars']['median']:>8,.0f}"
             text += f"{'-' if saved is None else f'{saved:.0f}%':>6}"
         text += f"{100 * row['goodput']:>6.0f}%"
-        text += "".join(f"{number(row['by_cause'][c]):>6}" for c in CAUSES)
+        text += "".join(f"{number(spent(row, c)):>6}" for c in CAUSES)
         text += f"{number(row['interruptions']):>5}"
         if has_deadline:
             text += f"{100 - 100 * row['meets_deadline']:>4.0f}%"
         lines.append([(text, style)])
     return lines
+
+
+def spent(row: Mapping[str, Any], cause: str) -> float:
+    """Return hours of a cause; what is left of a notice after its save counts to saves."""
+    causes = row["by_cause"]
+    return float(causes[cause] + (causes["idle"] if cause == "saving" else 0.0))
 
 
 def number(value: float) -> str:
