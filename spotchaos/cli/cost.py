@@ -71,11 +71,17 @@ class _Command(click.Command):
         ctx.meta["program"] = tuple(tail)
         return super().parse_args(ctx, head)
 
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return ["[REPORT.json] [options] [-- COMMAND]"]
+
 
 def _options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
     def decorate(function: Any) -> Any:
-        for name, kind, text in reversed(rows):
-            more: dict[str, Any] = {"is_flag": True} if kind is bool else {"type": kind}
+        for spelled, kind, text in reversed(rows):
+            name, _, metavar = spelled.partition(" ")
+            more: dict[str, Any] = {"is_flag": True}
+            if kind is not bool:
+                more = {"type": kind, "metavar": metavar or None}
             function = click.option(name, help=text, default=None, **more)(function)
         return function
 
@@ -85,26 +91,26 @@ def _options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
 SECONDS, FILE = _Seconds(), click.Path(path_type=Path)
 
 
-@click.command(cls=_Command, options_metavar="[options] [-- COMMAND]", epilog=EPILOG)
+@click.command(cls=_Command, epilog=EPILOG)
 @click.argument("report", metavar="[REPORT.json]", required=False, type=FILE)
 @_options(
-    ("--steps", int, "steps to train"),
-    ("--hours", float, "hours to train, uninterrupted; instead of --steps"),
-    ("--nodes", int, "machines, lost as one (default: 1)"),
+    ("--steps N", int, "steps to train"),
+    ("--hours H", float, "hours to train, uninterrupted; instead of --steps"),
+    ("--nodes N", int, "machines, lost as one (default: 1)"),
     ("--elastic", bool, "go on with fewer machines"),
-    ("--save-every", int, "steps from save to save now (default: as measured)"),
-    ("--deadline", float, "hours by which it has to be finished"),
-    ("--mtbf", float, "hours until one machine is taken, exponential"),
+    ("--save-every N", int, "steps from save to save now (default: as measured)"),
+    ("--deadline H", float, "hours by which it has to be finished"),
+    ("--mtbf H", float, "hours until one machine is taken, exponential"),
     ("--weibull", _Weibull(), "hours until one machine is taken, Weibull"),
-    ("--provider", str, "whose notice and billing count"),
+    ("--provider NAME", str, "whose notice and billing count"),
     ("--notice-seconds", SECONDS, "from a notice to the reclaim (default: provider's)"),
     ("--restart-seconds", SECONDS, "from getting a machine to its being up; paid"),
     ("--image-pull", SECONDS, "of the image, on each new machine; paid"),
     ("--queue", SECONDS, "from asking for a machine to getting it; not paid"),
-    ("--spot-price", float, "dollars for a spot machine and hour"),
-    ("--on-demand-price", float, "dollars for an on-demand machine and hour"),
-    ("--storage-price", float, "dollars for a gigabyte and month of checkpoints"),
-    ("--checkpoints-kept", int, "that lie in storage (default: 1)"),
+    ("--spot-price X", float, "dollars for a spot machine and hour"),
+    ("--on-demand-price X", float, "dollars for an on-demand machine and hour"),
+    ("--storage-price X", float, "dollars for a gigabyte and month of checkpoints"),
+    ("--checkpoints-kept N", int, "that lie in storage (default: 1)"),
     ("--billing", SECONDS, "seconds to which a lease is rounded up"),
     ("--billing-minimum", SECONDS, "the least that is billed of a lease"),
     ("--free-first", SECONDS, "a spot machine taken back within it is free"),
@@ -119,17 +125,18 @@ SECONDS, FILE = _Seconds(), click.Path(path_type=Path)
         SECONDS,
         "by which a save in the background delays training",
     ),
-    ("--runs", int, "simulated of each policy (default: 200)"),
-    ("--seed", int, "draws failures and beginnings (default: 0)"),
-    ("--json", FILE, "write the study"),
-    ("--html", FILE, "write a page with drawings"),
+    ("--runs N", int, "simulated of each policy (default: 200)"),
+    ("--seed N", int, "draws failures and beginnings (default: 0)"),
+    ("--json FILE", FILE, "write the study"),
+    ("--html FILE", FILE, "write a page with drawings"),
 )
 @click.option(
     "--trace",
     "traces",
     type=FILE,
     multiple=True,
-    help="a trace, or a folder of one for each zone",
+    metavar="FILE",
+    help="may be given several times: a trace, or a folder of one for each zone",
 )
 @click.pass_context
 def command(ctx: click.Context, /, report: Path | None, **given: Any) -> None:

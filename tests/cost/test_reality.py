@@ -1,8 +1,10 @@
 """The simulation against the reference trainer that is really reclaimed, by three traces.
 
-A compressed trace: sixty cloud seconds in a second. Each step waits besides, so that what
-else the machine does matters little; how long steps, saves and starts take is measured on
-trials of their own, before and after, and the trials in between are foretold.
+A compressed trace: twenty cloud seconds in a second. Each step waits besides, so that what
+else the machine does matters little. What a step and a save took, and when each attempt
+made its first step, is measured on the trial itself, since a busy machine is not the same
+for two of them; what comes of it (how many leases, which steps are lost, how long it takes
+in all) is foretold.
 """
 
 import itertools
@@ -17,22 +19,18 @@ from spotchaos.cost import Job, Policy, Trace, TraceCapacity, read_traces, simul
 from spotchaos.cost.units import us
 from spotchaos.grace_search import uses_in
 from spotchaos.harness.groundworks import Groundworks
-from spotchaos.measuring import start_s
 from spotchaos.settings import Settings
 from spotchaos.trial import main_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-SCALE = 60  # cloud seconds in a real one
-TICK_S = 42  # cloud seconds
+SCALE = 20  # cloud seconds in a real one
+TICK_S = 14  # cloud seconds
 GAP_TICKS = 2
-STEPS, EVERY, WAIT_S = 80, 8, 0.5
+STEPS, EVERY, WAIT_S = 60, 8, 0.5
 # Ticks that machines stay, one after the other; the last ones stay to the end.
-TRACES = {
-    "even": (14, 14, 14),
-    "short": (9, 11, 8, 10, 9),
-    "mixed": (20, 7, 16, 9),
-}
+TRACES = {"even": (16, 16), "short": (11, 14, 9), "mixed": (24, 12, 19)}
+NOTICED = (30, 27)
 
 
 def trace_file(folder, name, windows):
@@ -94,40 +92,38 @@ def gaps(attempt):
         yield before.step in saving, after.t_s - before.t_s
 
 
-def job_of(trials, *, notice_s=0.0):
-    """Return the job that these trials were, in cloud seconds."""
-    attempts = [attempt for trial in trials for attempt in trial.attempts]
-    found = [gap for attempt in attempts for gap in gaps(attempt)]
+def job_of(trial, *, notice_s=0.0):
+    """Return the job that a trial was, in cloud seconds, from the first step on."""
+    found = [gap for attempt in trial.attempts for gap in gaps(attempt)]
     step_s = mean(s for saves, s in found if not saves)
-    fresh = [start_s(trial.attempts[0], step_s) for trial in trials]
-    resumed = [start_s(trial.attempts[-1], step_s) for trial in trials]
-    uses = uses_in(trials)
+    uses = uses_in([trial])
     return Job.from_seconds(
         steps=STEPS,
         step_s=SCALE * step_s,
         save_stall_s=SCALE * (mean(s for saves, s in found if saves) - step_s),
-        cold_s=SCALE * mean(fresh),
-        resume_s=SCALE * mean(resumed),
         notice_s=SCALE * notice_s,
         need_s=SCALE * mean(uses) if uses else None,
-    )
+    ), step_s
 
 
-def lived_through(trial):
-    """Return the trace as it came: a busy machine is taken a little late."""
+def lived_through(trial, step_s, *, notice_s=0.0):
+    """Return the trace as it came, of machines on which training has begun."""
+    begun = [attempt for attempt in trial.attempts if main_rank(attempt).steps]
+    starts = [main_rank(attempt).steps[0].t_s - step_s for attempt in begun]
     counts = []
-    for attempt, following in itertools.pairwise(trial.attempts):
+    for attempt, start_s, next_s in zip(begun, starts, starts[1:], strict=False):
         gone_s = attempt.reclaimed_at_s
-        counts.append((1, us(SCALE * (gone_s - attempt.started_at_s))))
-        counts.append((0, us(SCALE * (following.started_at_s - gone_s))))
-    return Trace("as it came", 1, (*counts, (1, us(1e6))))
+        if gone_s is None:  # it has left, and the machine stays until it is taken
+            gone_s = min(attempt.notice_at_s + notice_s, next_s)
+        counts.append((1, us(SCALE * (gone_s - start_s))))
+        counts.append((0, us(SCALE * (next_s - gone_s))))
+    return Trace("as it came", 1, (*counts, (1, us(1e6)))), starts[0]
 
 
-def took_s(trial):
-    """Return real seconds from the first start until the last save was whole."""
+def took_s(trial, begun_at_s):
+    """Return real seconds from the first step until the last save was whole."""
     last = main_rank(trial.attempts[-1])
-    end_s = max(save.ended_at_s for save in last.saves)
-    return end_s - trial.attempts[0].started_at_s
+    return max(save.ended_at_s for save in last.saves) - begun_at_s
 
 
 def lost_in(trial):
@@ -146,32 +142,29 @@ def lost_as_foretold(run_):
 def test_a_trace_that_reclaims_the_reference_costs_what_is_foretold(campaign, tmp_path):
     files = [trace_file(tmp_path, name, windows) for name, windows in TRACES.items()]
     traces = read_traces(files)
-    before, *trials, after = campaign(["12s", *map(reclaims, traces), "12s"])
-    job = job_of([before, after])
+    trials = campaign([reclaims(trace) for trace in traces])
     lost, said = 0, 0
     for trace, trial in zip(traces, trials, strict=True):
-        run_ = foretold(job, lived_through(trial))
-        assert len(trial.attempts) == len(run_.leases), trace.name
-        for planned, lease in zip(trace.windows(1), run_.leases[:-1], strict=False):
-            late_s = real_s(lease.end - lease.start - (planned[1] - planned[0]))
-            assert 0 <= late_s < 3, trace.name
-        assert took_s(trial) == pytest.approx(real_s(run_.elapsed), rel=0.1), trace.name
+        assert len(trial.attempts) == len(trace.windows(1))
+        job, step_s = job_of(trial)
+        came, begun_at_s = lived_through(trial, step_s)
+        run_ = foretold(job, came)
+        whole_s = took_s(trial, begun_at_s)
+        assert whole_s == pytest.approx(real_s(run_.elapsed), rel=0.1), trace.name
         lost += lost_in(trial)
         said += lost_as_foretold(run_)
+    assert lost > 10
     assert lost == pytest.approx(said, rel=0.1)
 
 
 def test_a_trace_that_gives_notice_loses_what_is_foretold(campaign, tmp_path):
-    trace = read_traces([trace_file(tmp_path, "even", TRACES["even"])])[0]
+    trace = read_traces([trace_file(tmp_path, "noticed", NOTICED)])[0]
     notice_s = 120 / SCALE
-    plans = [reclaims(trace, notice_s=notice_s), "7s"]
-    trial, after = campaign(plans, notice="aws", time_scale=float(SCALE))
-    run_ = foretold(job_of([after], notice_s=notice_s), trace, on_notice=True)
-    assert len(trial.attempts) == len(run_.leases)
-    # A machine stays until it is taken, whoever has left it.
-    stays_s = [real_s(end - start) for start, end in trace.windows(1)[:-1]]
-    stays_s += [GAP_TICKS * TICK_S / SCALE] * len(stays_s)
-    last = trial.attempts[-1]
-    last_s = max(save.ended_at_s for save in main_rank(last).saves) - last.started_at_s
-    assert sum(stays_s) + last_s == pytest.approx(real_s(run_.elapsed), rel=0.1)
+    plans = [reclaims(trace, notice_s=notice_s)]
+    (trial,) = campaign(plans, notice="aws", time_scale=float(SCALE))
+    job, step_s = job_of(trial, notice_s=notice_s)
+    came, begun_at_s = lived_through(trial, step_s, notice_s=notice_s)
+    run_ = foretold(job, came, on_notice=True)
+    assert len(trial.attempts) == len(run_.leases) == len(NOTICED) + 1
     assert lost_in(trial) == lost_as_foretold(run_) == 0
+    assert took_s(trial, begun_at_s) == pytest.approx(real_s(run_.elapsed), rel=0.1)
