@@ -95,7 +95,8 @@ def drawn_trace(
             for life in failures.draw(generator, 1, 64):
                 at += life
                 moves.append((at, -1))
-                at += down_us
+                # However soon its successor is there, the gang has lost one.
+                at += max(1, down_us)
                 moves.append((at, 1))
     counts: list[tuple[int, int]] = []
     have, before = nodes, 0

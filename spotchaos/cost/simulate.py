@@ -17,8 +17,9 @@ from spotchaos.cost.runs import Lease, Market, Run
 # So many leases in a row that bring nothing: it never finishes. A lease that brings
 # something once in a hundred times is given up by mistake in one run of 20,000.
 MOST_IN_VAIN = 1000
-MOST_LEASES = 1_000_000
+MOST_LEASES = 100_000
 NO_CAPACITY = "there is never enough capacity"
+TOO_MANY = f"it is interrupted more than {MOST_LEASES:,} times"
 
 
 def simulate(
@@ -163,7 +164,7 @@ class _Simulation:
         state, period = self.state, self.source.period
         round_is_over = period is not None and state.at - state.since > 2 * period
         if state.in_vain < MOST_IN_VAIN and not round_is_over:
-            return "" if len(self.leases) < MOST_LEASES else "it takes too long"
+            return "" if len(self.leases) < MOST_LEASES else TOO_MANY
         longest = max(lease.end - lease.start for lease in self.leases[-MOST_IN_VAIN:])
         first = self.start_us(-1) + Course(self.pace, state.kept).first + self.pace.end
         what = "save" if self.policy.every else "step"

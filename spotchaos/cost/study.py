@@ -31,8 +31,8 @@ from spotchaos.cost.units import seconds
 MOST_VAIN_RUNS = 4
 # Nor is one that has used so many leases, once there are a few runs of it: the more
 # leases in a run, the less runs differ.
-MOST_LEASES = 100_000
-LEAST_RUNS = 4
+MOST_LEASES = 20_000
+LEAST_RUNS = 2
 # An elastic gang whose failures are drawn lives through a trace so many times as long
 # as its work.
 DRAWN_LENGTH = 4
@@ -73,11 +73,15 @@ class Question:
     @property
     def gang_mtbf_s(self) -> float | None:
         """Mean seconds until one machine of the gang is taken; None: none ever is."""
-        nodes = 1 if self.job.is_elastic else self.job.nodes
+        nodes, is_elastic = self.job.nodes, self.job.is_elastic
         if self.failures is not None:
             drawn = self.failures.draw(np.random.default_rng(self.seed), nodes, 4096)
             return seconds(float(np.mean(drawn)))
-        means = [t.mean_window_us(nodes) for t in self.traces if t.windows(nodes)]
+        means = [
+            mean_us
+            for trace in self.traces
+            if (mean_us := trace.mean_window_us(nodes, is_elastic=is_elastic))
+        ]
         return seconds(float(np.mean(means))) if means else None
 
 

@@ -77,9 +77,14 @@ class Trace:
         """Return the share of time in which that many could be had."""
         return sum(e - s for s, e in self.windows(nodes)) / self.length_us
 
-    def mean_window_us(self, nodes: int) -> float:
-        """Return the mean time from getting that many until one is taken; 0: never."""
-        windows = self.windows(nodes)
+    def mean_window_us(self, nodes: int, *, is_elastic: bool = False) -> float:
+        """Return the mean time from getting that many until one is taken; 0: never.
+
+        Of an elastic gang: until there are more or fewer.
+        """
+        windows = [(s, e) for s, e, _ in self.levels(nodes)]
+        if not is_elastic:
+            windows = self.windows(nodes)
         return sum(e - s for s, e in windows) / len(windows) if windows else 0.0
 
 

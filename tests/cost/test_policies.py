@@ -111,6 +111,16 @@ def test_machines_that_come_one_by_one_are_billed_one_by_one():
     assert bill(run, PRICES, daily).billed_us == 6 * 24 * HOUR
 
 
+@pytest.mark.parametrize("queue_s", [0, 300])
+def test_an_elastic_gang_is_interrupted_by_the_loss_of_any_machine(queue_s):
+    job = an_hourly_job(20, save_stall_s=5, queue_s=queue_s, nodes=8, is_elastic=True)
+    question = Question(job=job, every=5, failures=Exponential(4 * 3600), runs=20)
+    row = study(question).row(NOW)
+    # Eight machines, each of which is lost every four hours.
+    assert row.interruptions == pytest.approx(2 * row.hours.mean, rel=0.1)
+    assert question.gang_mtbf_s == pytest.approx(1800, rel=0.05)
+
+
 def test_another_zone_is_taken_when_one_is_lost():
     job = an_hourly_job(4)
     question = Question(

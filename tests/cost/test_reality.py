@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 SCALE = 20  # cloud seconds in a real one
 TICK_S = 14  # cloud seconds
 GAP_TICKS = 2
-STEPS, EVERY, WAIT_S = 60, 8, 0.5
+STEPS, EVERY, WAIT_S = 60, 10, 0.5
 # Ticks that machines stay, one after the other; the last ones stay to the end.
 TRACES = {"even": (16, 16), "short": (11, 14, 9), "mixed": (24, 12, 19)}
 NOTICED = (30, 27)
@@ -106,18 +106,25 @@ def job_of(trial, *, notice_s=0.0):
     ), step_s
 
 
-def lived_through(trial, step_s, *, notice_s=0.0):
-    """Return the trace as it came, of machines on which training has begun."""
-    begun = [attempt for attempt in trial.attempts if main_rank(attempt).steps]
-    starts = [main_rank(attempt).steps[0].t_s - step_s for attempt in begun]
+def lived_through(trial, trace, step_s, *, gap_s=None):
+    """Return the trace as training saw it: each machine from its first step on.
+
+    Args:
+        trial: what was reclaimed.
+        trace: by which it was.
+        step_s: real seconds of a step.
+        gap_s: real seconds from one machine to the next; None: as they came.
+    """
+    starts = [main_rank(a).steps[0].t_s - step_s for a in trial.attempts]
     counts = []
-    for attempt, start_s, next_s in zip(begun, starts, starts[1:], strict=False):
-        gone_s = attempt.reclaimed_at_s
-        if gone_s is None:  # it has left, and the machine stays until it is taken
-            gone_s = min(attempt.notice_at_s + notice_s, next_s)
-        counts.append((1, us(SCALE * (gone_s - start_s))))
-        counts.append((0, us(SCALE * (next_s - gone_s))))
-    return Trace("as it came", 1, (*counts, (1, us(1e6)))), starts[0]
+    for attempt, (start, end), begun_s, next_s in zip(
+        trial.attempts, trace.windows(1), starts, starts[1:], strict=False
+    ):
+        gone_s = attempt.started_at_s + real_s(end - start)
+        wait_s = next_s - gone_s if gap_s is None else gap_s
+        counts.append((1, us(SCALE * (gone_s - begun_s))))
+        counts.append((0, us(SCALE * wait_s)))
+    return Trace("as it came", 1, (*counts, (1, us(1e6)))), starts
 
 
 def took_s(trial, begun_at_s):
@@ -147,9 +154,9 @@ def test_a_trace_that_reclaims_the_reference_costs_what_is_foretold(campaign, tm
     for trace, trial in zip(traces, trials, strict=True):
         assert len(trial.attempts) == len(trace.windows(1))
         job, step_s = job_of(trial)
-        came, begun_at_s = lived_through(trial, step_s)
+        came, starts = lived_through(trial, trace, step_s)
         run_ = foretold(job, came)
-        whole_s = took_s(trial, begun_at_s)
+        whole_s = took_s(trial, starts[0])
         assert whole_s == pytest.approx(real_s(run_.elapsed), rel=0.1), trace.name
         lost += lost_in(trial)
         said += lost_as_foretold(run_)
@@ -163,8 +170,15 @@ def test_a_trace_that_gives_notice_loses_what_is_foretold(campaign, tmp_path):
     plans = [reclaims(trace, notice_s=notice_s)]
     (trial,) = campaign(plans, notice="aws", time_scale=float(SCALE))
     job, step_s = job_of(trial, notice_s=notice_s)
-    came, begun_at_s = lived_through(trial, step_s, notice_s=notice_s)
+    # Who has left makes place for the next one at once; the simulation waits.
+    came, starts = lived_through(trial, trace, step_s, gap_s=1.0)
     run_ = foretold(job, came, on_notice=True)
     assert len(trial.attempts) == len(run_.leases) == len(NOTICED) + 1
     assert lost_in(trial) == lost_as_foretold(run_) == 0
-    assert took_s(trial, begun_at_s) == pytest.approx(real_s(run_.elapsed), rel=0.1)
+    made = sum(attempt.trace.completed for attempt in trial.attempts[:-1])
+    said = sum(lease.made for lease in run_.leases[:-1])
+    assert made == pytest.approx(said, rel=0.1)
+    last = run_.leases[-1]
+    assert took_s(trial, starts[-1]) == pytest.approx(
+        real_s(last.end - last.start), rel=0.1
+    )
