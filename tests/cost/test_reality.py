@@ -28,8 +28,9 @@ SCALE = 20  # cloud seconds in a real one
 TICK_S = 14  # cloud seconds
 GAP_TICKS = 2
 STEPS, EVERY, WAIT_S = 60, 10, 0.5
-# Ticks that machines stay, one after the other; the last ones stay to the end.
-TRACES = {"even": (16, 16), "short": (11, 14, 9), "mixed": (24, 12, 19)}
+# Ticks that machines stay, one after the other; the last ones stay to the end. Each is
+# taken about half way between two saves: a second of noise decides no whole interval.
+TRACES = {"even": (14, 14), "short": (14, 6, 14), "mixed": (22, 14, 22)}
 NOTICED = (26, 23)
 
 
