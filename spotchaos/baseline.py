@@ -119,6 +119,35 @@ def lay(
         raise
 
 
+def run_lightly(
+    settings: Settings,
+    program: Program,
+    workspace: Workspace,
+    tell: Tell,
+    *,
+    clock: Clock,
+) -> Stage:
+    """Run the program once, fresh and with few fingerprints, for its times alone.
+
+    Returns:
+        What further runs share, with that run and its view, which is the caller's.
+
+    Raises:
+        BaselineFailed: it fails by itself, or trains nothing that we see.
+        HarnessError: we could not do our part.
+    """
+    stage = Stage(
+        settings,
+        program,
+        workspace,
+        orders={**_orders(settings), **LIGHT},
+        hang_s=settings.timeout_s,
+        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        clock=clock,
+    )
+    return _Builder(stage, tell).lightly()
+
+
 class _Builder:
     def __init__(self, stage: Stage, tell: Tell) -> None:
         self._stage = stage
@@ -134,6 +163,19 @@ class _Builder:
         zygote = self._stage.zygote
         if zygote is not None and zygote is not but:
             zygote.close()
+
+    def lightly(self) -> Stage:
+        attempt, view = self._first_run()
+        if not attempt.trace.completed:
+            raise BaselineFailed(
+                Finding("not-observed", "no training step was seen, so none was timed")
+            )
+        return replace(
+            self._stage,
+            finished_view=view,
+            finished_attempt=attempt,
+            patterns=written_patterns(attempt),
+        )
 
     def build(self) -> Groundwork:
         first, view = self._first_run()

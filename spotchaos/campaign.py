@@ -39,6 +39,7 @@ from spotchaos.launch.remedies import demand_isolation
 from spotchaos.launch.shortages import as_shortage
 from spotchaos.launch.workspace import Workspace
 from spotchaos.launch.zygote import ZygoteGoneError
+from spotchaos.measuring import campaign_timing
 from spotchaos.model import Baseline, Finding, Judgement, Note, Trial, Verdict, worst
 from spotchaos.oracles import may_be_torn
 from spotchaos.plan import Plan
@@ -47,6 +48,7 @@ from spotchaos.settings import Settings
 from spotchaos.skipping import Skipper, prepare
 from spotchaos.stage import check_asked
 from spotchaos.tensors import Pinpointer
+from spotchaos.timing import Timing
 from spotchaos.totals import environment_of, gather, weakest_of
 from spotchaos.trial import is_requeued, run_attempt, run_trial
 from spotchaos.warming import fresh_by_need, unlike
@@ -114,6 +116,7 @@ class Campaign:
         self._jobs = settings.jobs or 1
         self._skipper: Skipper | None = None
         self._skips = True
+        self._timing: Timing | None = None
         self._zygote_lost: str | None = None
         self._not_run: list[Plan] = []
         self._found_grace: Found | None = None
@@ -141,6 +144,7 @@ class Campaign:
                     self._jobs = 1  # one object store runs in a process at a time
                 self._settings = replace(self._settings, jobs=self._jobs)
                 self.work(ground)
+                self._timing = campaign_timing(ground, self.done)
         except BaselineFailed as failed:
             return self._end(
                 failed.finding, hint=failed.finding.hint, baseline=failed.baseline
@@ -477,6 +481,7 @@ class Campaign:
             interrupted=interrupted,
             extra=self.extra(),
             late_notes=tuple(late),
+            timing=self._timing,
         )
         with ENDING.completed():
             self.tell(outcome)

@@ -11,6 +11,7 @@ from typing import Any
 
 from spotchaos.model import Attempt, Baseline, Judgement, Note, Trial, Verdict
 from spotchaos.settings import Settings
+from spotchaos.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Outcome:
     interrupted: bool = False  # Ctrl-C: what was done so far
     extra: Mapping[str, Any] = field(default_factory=dict)  # crash-state classes
     late_notes: tuple[Note, ...] = ()  # on the campaign as a whole, told by no event
+    timing: Timing | None = None  # None: it did not get that far
 
 
 Event = Started | PhaseStarted | AttemptEnded | BaselineDone | TrialDone | Outcome

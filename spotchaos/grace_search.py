@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from spotchaos.model import Judgement, Note, Trial
@@ -99,8 +99,13 @@ def given_in(trials: Sequence[tuple[Trial, Judgement]], asked_s: float | None) -
 
 def used_in(trials: Sequence[tuple[Trial, Judgement]]) -> float | None:
     """Return the longest time from a warning to the program's end, in real seconds."""
+    return max(uses_in(trial for trial, _ in trials), default=None)
+
+
+def uses_in(trials: Iterable[Trial]) -> list[float]:
+    """Return each time from a warning until the last save was whole, in real seconds."""
     found = []
-    for trial, _ in trials:
+    for trial in trials:
         for attempt in trial.attempts:
             warned_at_s = attempt.notice_at_s
             if warned_at_s is None and attempt.signalled_step is not None:
@@ -121,4 +126,4 @@ def used_in(trials: Sequence[tuple[Trial, Judgement]]) -> float | None:
             ]
             if warned_at_s is not None and saved:
                 found.append(max(saved) - warned_at_s)
-    return max((one for one in found if one > 0), default=None)
+    return [one for one in found if one > 0]

@@ -90,6 +90,7 @@ class SaveMark:
     # The step, in this attempt, of the weights in it; None: nobody has looked, or known.
     holds: int | None = None
     is_of_unknown_step: bool = False  # training may have moved on since it was copied
+    took_s: float | None = None  # without what the probe did in that time
 
     @property
     def of_step(self) -> int:

@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "replay": ("spotchaos.cli.replay", "carry out one known plan again"),
     "report": ("spotchaos.cli.report", "render a report again, or compare two"),
+    "cost": ("spotchaos.cli.cost", "what training costs on spot machines"),
     "explain": ("spotchaos.cli.explain", "what a finding means and how to mend it"),
     "imds": ("spotchaos.cli.imds", "a metadata server that plays a notice"),
     "s3": ("spotchaos.cli.s3", "an S3 that fails as told"),

@@ -75,7 +75,6 @@ class Saves:
         self.is_open = True
         self._flush_late()
         self.number += 1
-        self._begun_at_s = monotonic()
         self._paths = {}
         self._held = set()
         self._claimed = None
@@ -86,6 +85,8 @@ class Saves:
         if self.at_begin is not None:
             self.at_begin(self.number)
         SESSION.site("save-begin")
+        # What the probe itself did, and a halt, are no part of what a save takes.
+        self._begun_at_s = monotonic()
 
     def _is_beside(self) -> bool:
         return self.is_beside is not None and self.is_beside()

@@ -50,6 +50,7 @@ def make_document(outcome: Outcome, *, notes: Iterable[Note] = ()) -> Document:
         "trials": [trial_entry(t, said, settings) for t, said in outcome.trials],
         "classes": list(outcome.extra.get("classes", ())),
         "grace": outcome.extra.get("grace"),
+        "timing": None if outcome.timing is None else outcome.timing.as_report(),
         "series": {"loss": loss_series(outcome)},
         "ledger": _ledger(outcome),
         "coverage": dict(outcome.coverage),

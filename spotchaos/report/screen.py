@@ -45,6 +45,7 @@ def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
         lines += [[], *_trouble(trouble, width=width)]
     if document["verdict"] == "held":
         lines += [[], *_wrapped(_what_held(document), indent=2, width=width)]
+        lines += _wrapped(_reclaim_costs(document), indent=2, width=width)
     explored = crash_states.counted(document)
     if explored and not trouble:
         lines += [[], *_wrapped(explored, indent=2, width=width)]
@@ -151,6 +152,20 @@ def _what_held(document: Mapping[str, Any]) -> str:
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
     again = f"at most {most} step{'s' if most != 1 else ''}" if most else "no step"
     return f"{each} {kept}; {again} done again."
+
+
+def _reclaim_costs(document: Mapping[str, Any]) -> str:
+    """Say what a reclaim costs this program; empty: that was not measured."""
+    timing = document.get("timing") or {}
+    start, lost = timing.get("resumed_start_s"), timing.get("lost_steps")
+    # Where crash states were explored, nobody was killed at the usual moments.
+    if not start or not lost or document["coverage"].get("crash_states"):
+        return ""
+    seconds, steps = start["median"], round(lost["median"])
+    return (
+        f"A reclaim costs you {seconds:.{0 if seconds >= 10 else 1}f} s and {steps}"
+        f" step{'' if steps == 1 else 's'} (`spotchaos cost` says how many dollars)."
+    )
 
 
 def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:

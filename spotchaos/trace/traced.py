@@ -39,6 +39,7 @@ class _Save:
     state: StateMark | None = None
     is_beside: bool = False
     held: set[str] = field(default_factory=set)
+    took_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -300,6 +301,7 @@ def _read_saved(process: TracedProcess, mark: Mapping[str, Any]) -> None:
         if number in group.numbers:
             group.numbers[number] = float(mark.get("t") or 0.0)
             group.paths.update(dict.fromkeys(str(p) for p in mark.get("paths") or ()))
+            group.took_s += float(mark.get("seconds") or 0.0)
             return
 
 
@@ -406,6 +408,7 @@ def _save(number: int, group: _Save, states: Mapping[int, StateMark]) -> SaveMar
         is_beside=group.is_beside,
         holds=holds,
         is_of_unknown_step=is_of_unknown_step,
+        took_s=group.took_s if whole and ends else None,
     )
 
 

@@ -8,6 +8,7 @@ from spotchaos.model import Finding, Judgement, Note, Verdict
 from spotchaos.report.document import make_document
 from spotchaos.report.screen import plain, screen, trials_text
 from spotchaos.report.text import TextReport
+from spotchaos.timing import Measured, Timing
 
 
 @pytest.mark.parametrize("name", ["held", "violated", "unknown"])
@@ -244,3 +245,23 @@ def test_a_note_on_the_whole_campaign_says_what_it_says(outcomes):
         Verdict.HELD, notes=((lost.name, ()),), late_notes=(lost,)
     )
     assert f"Note: {lost.message}" in plain(screen(make_document(outcome)))
+
+
+TIMED = Timing(
+    resumed_start_s=Measured(41.2, 40.0, 43.0, 3),
+    lost_steps=Measured(17.0, 2.0, 30.0, 3),
+)
+
+
+def test_a_run_that_holds_says_what_a_reclaim_costs(outcomes):
+    outcome = replace(outcomes.held(), timing=TIMED)
+    made = make_document(outcome)
+    assert "A reclaim costs you 41 s and 17 steps" in plain(screen(made))
+    assert made["timing"]["lost_steps"]["n"] == 3
+
+
+def test_what_was_not_measured_or_does_not_hold_costs_nothing(outcomes):
+    without = replace(outcomes.held(), timing=replace(TIMED, lost_steps=None))
+    violated = replace(outcomes.violated(), timing=TIMED)
+    for outcome in (outcomes.held(), without, violated):
+        assert "A reclaim costs" not in plain(screen(make_document(outcome)))

@@ -12,12 +12,14 @@ import spotchaos
 PACKAGE = Path(spotchaos.__file__).parent
 
 BASE = {"errors"}
-NOUNS = BASE | {"model", "findings", "clock", "settings"}
+NOUNS = BASE | {"model", "findings", "clock", "settings", "timing"}
 PLANS = NOUNS | {"plan", "trace", "events", "strategies", "scenario", "token"}
 PLANS |= {"options", "spellings", "followups", "config", "explanations"}
 ALLOWED = {
     "errors": set(),
     "clock": BASE,
+    "timing": set(),
+    "cost": BASE | {"timing"},
     "findings": BASE,
     "model": BASE | {"findings"},
     "plan": BASE | {"trace"},
@@ -86,7 +88,13 @@ def test_nothing_but_the_fronts_imports_the_reference_or_the_specimens():
 
 @pytest.mark.parametrize(
     "module",
-    ["spotchaos", "spotchaos.cli", "spotchaos.campaign", "spotchaos.pytest_plugin"],
+    [
+        "spotchaos",
+        "spotchaos.cli",
+        "spotchaos.campaign",
+        "spotchaos.pytest_plugin",
+        "spotchaos.cost",
+    ],
 )
 def test_the_harness_starts_without_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
