@@ -238,6 +238,36 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """One way in which outputs are not those of the uninterrupted run, with an example."""
+
+    kind: (
+        str  # "missing", "repeated", "differ", "torn", "foreign", "leftover", "besides"
+    )
+    count: int  # records, or files where nobody can tell their records
+    path: str  # of the example: relative to the working folder
+    record: str | None = None  # its key, or where it stands; None: the whole file
+    field: str | None = None
+    wanted: str | None = None
+    got: str | None = None
+    detail: str = ""  # what is amiss, in words
+    group: str = ""  # of files, to which the path belongs
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsSeen:
+    """What an attempt left behind, where that is judged.
+
+    Attributes:
+        files: path -> bytes and time of change (ns) of each output file.
+        differences: from the uninterrupted run; None: nobody compared it.
+    """
+
+    files: Mapping[str, tuple[int, int]]
+    differences: tuple[OutputDifference, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NoticePlayed:
     """A provider's notice to one attempt, in the provider's seconds and in ours."""
 
@@ -310,6 +340,7 @@ class Attempt:
     restarts: tuple[Restart, ...] = ()  # starts within it, until they are told apart
     is_restart: bool = False  # begun by a launcher that outlived the attempt before
     stuck: bool = False  # once a rank was gone, no other one made a step until the end
+    outputs: OutputsSeen | None = None  # None: they are not judged
 
 
 @dataclass(frozen=True, slots=True)
