@@ -77,6 +77,7 @@ GROUPS = {
     "interruption": "Interruption",
     "ranks": "Ranks",
     "storage": "Storage",
+    "outputs": "Outputs",
     "tool": "The tool could not tell",
 }
 

@@ -33,6 +33,14 @@ from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
+from spotchaos.outputs.ground import (
+    Grounded,
+    LeftByRuns,
+    may_be_judged_by_outputs,
+    nothing_at_all,
+    stands_in,
+)
+from spotchaos.outputs.plans import Places
 from spotchaos.persistence import oplog
 from spotchaos.plan import KillPoint, Landscape, Plan
 from spotchaos.settings import Settings
@@ -67,9 +75,10 @@ class Groundwork:
     baseline: Baseline
     landscape: Landscape
     notes: tuple[Note, ...]
-    first_rank: RankTrace
+    first_rank: RankTrace | None  # None: no process of it loaded the probe
     packages_sha: str
     cpu_s: float
+    places: Places | None = None  # of a program that is judged by its outputs alone
 
 
 def lay(
@@ -122,6 +131,8 @@ class _Builder:
         self._cpu_s = 0.0
         self._log: oplog.OpLog | None = None
         self._warming = Warming()
+        self._left: LeftByRuns | None = None  # None: what runs leave is not wanted
+        self._grounded: Grounded | Finding | None = None
 
     def end_zygotes(self, *, but: Zygote | None) -> None:
         """End the zygotes that were raised here, if nobody will come to own them."""
@@ -132,6 +143,8 @@ class _Builder:
 
     def build(self) -> Groundwork:
         first, view = self._first_run()
+        if may_be_judged_by_outputs(first, self._stage.settings):
+            self._left = LeftByRuns(view)
         self._stage = replace(
             self._stage,
             finished_view=view,
@@ -146,13 +159,26 @@ class _Builder:
         light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
-        if facts.finding is not None:
-            raise BaselineFailed(facts.finding)
+        finding = facts.finding
+        is_alone = stands_in(first, finding)
+        if self._left is not None:
+            self._grounded = self._left.ground(
+                self._stage.settings, self._log, is_alone=is_alone
+            )
+        if isinstance(self._grounded, Finding):
+            raise BaselineFailed(self._grounded)
+        if is_alone and self._grounded is not None:
+            return self._without_training(facts.baseline, light, self._grounded)
+        if is_alone and finding is None:
+            finding = nothing_at_all()
+        if finding is not None:
+            raise BaselineFailed(finding)
         baseline = replace(
             facts.baseline, patterns=written_patterns(first), light=light
         )
         rank = main_rank(first)
         assert rank is not None  # or judge_baselines had said `not-observed`
+        baseline = self._with_outputs(baseline)
         control = self._control(baseline, rank)
         patterns = resume_patterns(first, control)
         baseline = replace(baseline, control=control, patterns=patterns)
@@ -189,6 +215,8 @@ class _Builder:
         files: FileOrders | None = None,
     ) -> tuple[Attempt, View]:
         self._tell(PhaseStarted(name))
+        if self._left is not None:
+            self._left.forget(name.replace(" ", "-"))
         view = self._stage.new_view(name.replace(" ", "-"))
         if keep:
             self._warming.begin(self._stage)
@@ -203,10 +231,42 @@ class _Builder:
             )
         finally:
             if not keep:
-                view.close()
+                view.close() if self._left is None else self._left.add(view)
         self._cpu_s += attempt.cpu_s
         self._tell(AttemptEnded(name, attempt))
         return attempt, view
+
+    def _with_outputs(self, baseline: Baseline) -> Baseline:
+        found = self._grounded
+        if not isinstance(found, Grounded):
+            return baseline
+        self._stage = replace(self._stage, outputs=found.watch)
+        self._notes.append(found.note)
+        return replace(baseline, outputs=found.found)
+
+    def _without_training(
+        self, baseline: Baseline, light: Attempt, found: Grounded
+    ) -> Groundwork:
+        """Return the groundwork of a program that is judged by what it leaves."""
+        # How steps are counted is of no interest where none is judged.
+        self._notes = [n for n in self._notes if n.name != "counted-otherwise"]
+        baseline = self._with_outputs(
+            replace(baseline, light=light, repeatable=True, differs_at=None)
+        )
+        self._stage = replace(self._stage, log=self._log, recorded=light)
+        places = Places(baseline.first, self._log, found.watch)
+        self._tell(BaselineDone(baseline, tuple(self._notes)))
+        rank = main_rank(baseline.first)
+        return Groundwork(
+            stage=self._stage,
+            baseline=baseline,
+            landscape=places.landscape(None if self._log is None else self._log.last),
+            notes=tuple(self._notes),
+            first_rank=rank,
+            packages_sha="" if rank is None else _packages_sha(rank),
+            cpu_s=self._cpu_s,
+            places=places,
+        )
 
     def _light_run(self, first: Attempt) -> Attempt:
         """Run with few fingerprints, and with file ops recorded where they can be.

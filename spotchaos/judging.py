@@ -8,6 +8,7 @@ from spotchaos.baseline import Groundwork
 from spotchaos.findings import UNKNOWN
 from spotchaos.model import Finding, Judgement, Trial, Verdict
 from spotchaos.oracles import judge
+from spotchaos.outputs.judging import judge_outputs, with_outputs
 from spotchaos.plan import Plan
 from spotchaos.settings import Settings
 
@@ -39,15 +40,21 @@ def judge_trial(
                 (),
                 None,
             )
-    judgement = judge(
-        trial,
-        ground.baseline,
-        promise=settings.promise,
-        max_lost_steps=settings.max_lost_steps,
-        accept_refusal=settings.accept_refusal,
-        exit_codes=settings.exit_code,
-        resume_after_finish=plan.after_finish,
-    )
+    outputs = ground.baseline.outputs
+    if outputs is not None and outputs.is_alone:
+        judgement = judge_outputs(trial, ground.baseline, settings)
+    else:
+        judgement = judge(
+            trial,
+            ground.baseline,
+            promise=settings.promise,
+            max_lost_steps=settings.max_lost_steps,
+            accept_refusal=settings.accept_refusal,
+            exit_codes=settings.exit_code,
+            resume_after_finish=plan.after_finish,
+        )
+        if outputs is not None:
+            judgement = with_outputs(judgement, trial, outputs, settings)
     if judgement.verdict is Verdict.VIOLATED and not any(
         settings.counts(f.name) for f in judgement.findings if f.name not in UNKNOWN
     ):

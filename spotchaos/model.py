@@ -259,12 +259,43 @@ class OutputsSeen:
     """What an attempt left behind, where that is judged.
 
     Attributes:
-        files: path -> bytes and time of change (ns) of each output file.
+        files: path -> bytes of each output file, and when it was changed, CLOCK_MONOTONIC
+            in nanoseconds.
         differences: from the uninterrupted run; None: nobody compared it.
+        written: how many records it wrote, told by its file ops; None: nobody counted.
     """
 
     files: Mapping[str, tuple[int, int]]
     differences: tuple[OutputDifference, ...] | None = None
+    written: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsFound:
+    """What uninterrupted runs leave alike.
+
+    Attributes:
+        sizes: path -> bytes of each output file.
+        records: in all of them.
+        written: how many records were written, told by file ops; None: nobody counted.
+        ahead: group of files -> the file that tells of its records before they are there.
+        is_alone: nothing was trained: outputs are all there is to judge.
+    """
+
+    sizes: Mapping[str, int]
+    records: int
+    written: int | None
+    ahead: Mapping[str, str]
+    is_alone: bool
+
+    @property
+    def counted(self) -> str:
+        """Their number in words: "3 output files, 1,200 records"."""
+        files, records = len(self.sizes), self.records
+        return (
+            f"{files} output file{'' if files == 1 else 's'},"
+            f" {records:,} record{'' if records == 1 else 's'}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +475,7 @@ class Baseline:
     observer_effect: bool = False
     # Rank -> step -> tensor -> its digest; only once a resume cannot be told without.
     tensors: Mapping[int, Mapping[int, Mapping[str, str]]] = field(default_factory=dict)
+    outputs: OutputsFound | None = None  # None: they are not judged
 
     @property
     def first(self) -> Attempt:

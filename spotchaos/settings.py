@@ -95,6 +95,12 @@ class Settings:
     max_lost_steps: int | None = None
     accept_refusal: bool = False
     exit_code: tuple[int, ...] | None = None
+    outputs: tuple[str, ...] = ()  # globs; empty: judged where nothing is trained
+    ignore_field: tuple[str, ...] = ()  # of outputs
+    key: str | None = None  # the field that tells records apart; None: found out
+    tolerance: tuple[float, float] = (0.0, 0.0)  # of floats: absolute, relative
+    unordered: bool = False  # lines of outputs may come in any order
+    max_lost_work: int | None = None  # records that are written again
     budget_s: float | None = None
     timeout_s: float = 600.0  # of each phase
     jobs: int | None = None  # None: as many as cores and memory allow
@@ -139,6 +145,8 @@ class Settings:
             ("--budget", self.budget_s, 0.001),
             ("--grace", self.grace_s, 0),
             ("--max-lost-steps", self.max_lost_steps, 0),
+            ("--max-lost-work", self.max_lost_work, 0),
+            ("--tolerance", min(self.tolerance), 0),
             ("--time-scale", self.time_scale, 0.001),
             ("--deviations", self.deviations, 0),
             ("--saves", self.saves, 1),

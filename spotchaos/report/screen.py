@@ -126,6 +126,9 @@ def _what_held(document: Mapping[str, Any]) -> str:
             " --fail-on."
         )
     explored = document["coverage"].get("crash_states")
+    left = (document.get("baseline") or {}).get("outputs")
+    if left and left["alone"]:
+        return _what_is_left(document, left, explored)
     if isinstance(explored, Mapping) and explored.get("held"):
         # The report's only trial is an example of them.
         count = explored["held"]
@@ -144,6 +147,21 @@ def _what_held(document: Mapping[str, Any]) -> str:
     each = "The resumed attempt" if count == 1 else f"Each of {count} resumed attempts"
     again = f"at most {most} step{'s' if most != 1 else ''}" if most else "no step"
     return f"{each} {kept}; {again} done again."
+
+
+def _what_is_left(
+    document: Mapping[str, Any], left: Mapping[str, Any], explored: Any
+) -> str:
+    """Say what held of a program that is judged by its outputs."""
+    count = sum(len(trial["attempts"]) - 1 for trial in document["trials"])
+    when = f"after {'an interruption' if count == 1 else f'{count} interruptions'}"
+    if isinstance(explored, Mapping) and explored.get("held"):
+        count = explored["held"]
+        when = f"from {'the crash state' if count == 1 else f'{count} crash states'}"
+    return (
+        f"Each run that went on {when} left the same outputs: {left['said']}, each there"
+        " once, whole and equal."
+    )
 
 
 def _grouped(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -110,7 +110,14 @@ PROBE_SITES: tuple[str, ...] = (
     "finish",
 )
 # Sites that the supervisor of file operations reaches.
-FILE_SITES: tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
+FILE_SITES: tuple[str, ...] = (
+    "file-op",
+    "write",
+    "rename",
+    "unlink",
+    "fsync",
+    "record",
+)
 # Sites that the object store reaches.
 STORE_SITES: tuple[str, ...] = ("upload-part",)
 SITES: tuple[str, ...] = PROBE_SITES[:-1] + FILE_SITES + STORE_SITES + ("finish",)
