@@ -36,6 +36,7 @@ from spotchaos.oracles import judge_baselines
 from spotchaos.outputs.ground import (
     Grounded,
     LeftByRuns,
+    is_untrained,
     may_be_judged_by_outputs,
     nothing_at_all,
     stands_in,
@@ -156,6 +157,9 @@ class _Builder:
         )
         second = self._second_run(first)
         self._demand_finished(second)
+        if is_untrained(first):
+            orders = {**self._stage.orders, "inference": True}
+            self._stage = replace(self._stage, orders=orders)
         light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
@@ -254,7 +258,7 @@ class _Builder:
             replace(baseline, light=light, repeatable=True, differs_at=None)
         )
         self._stage = replace(self._stage, log=self._log, recorded=light)
-        places = Places(baseline.first, self._log, found.watch)
+        places = Places(light, self._log, found.watch)
         self._tell(BaselineDone(baseline, tuple(self._notes)))
         rank = main_rank(baseline.first)
         return Groundwork(

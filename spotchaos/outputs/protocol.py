@@ -23,9 +23,12 @@ def marks_ahead(log: OpLog | None) -> Mapping[str, str]:
     """
     last: dict[str, int] = {}
     marks: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-    for at, op in enumerate(log.ops if log is not None else ()):
+    ops_made = log.ops if log is not None else ()
+    # What is given another name or taken away tells nothing for long.
+    passing = {op.path for op in ops_made if op.kind in ("rename", "unlink")}
+    for at, op in enumerate(ops_made):
         name = op.to if op.kind == "rename" else op.path
-        if op.error is not None or name is None:
+        if op.error is not None or name is None or name in passing:
             continue
         root, _, inner = name.partition("/")
         group = ("{out}/" if root == "1" else "") + pattern_of(inner)
