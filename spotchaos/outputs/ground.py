@@ -21,7 +21,9 @@ from spotchaos.outputs.protocol import marks_ahead
 from spotchaos.outputs.tables import TornError
 from spotchaos.outputs.watching import (
     Watch,
+    is_database,
     is_record,
+    journals_of,
     labels_of,
     outputs_in,
     tree_of,
@@ -172,10 +174,12 @@ def ground_outputs(
     if parting is not None:
         return _not_repeatable(parting)
     files = outputs_in(views[0], settings.outputs)
+    pages = {one.path for one in files if is_database(trees[0][one.path])}
     labels = labels_of(one.path for one in files)
+    counted = labels_of(one.path for one in files if one.path not in pages)
     written = None
-    if log is not None:
-        written = sum(is_record(op, labels) for op in log.ops)
+    if log is not None and counted:
+        written = sum(is_record(op, counted) for op in log.ops)
     found_outputs = OutputsFound(
         sizes={one.path: one.size for one in files},
         records=learned.records,
@@ -184,7 +188,12 @@ def ground_outputs(
         is_alone=not is_trained,
     )
     watch = Watch(
-        views[0], settings.outputs, learned.rules, is_supervised=log is not None
+        views[0],
+        settings.outputs,
+        learned.rules,
+        labels=(*labels, *journals_of(labels_of(pages))),
+        counted=counted,
+        is_supervised=log is not None,
     )
     note = Note(
         "judged-by-outputs", _said(found_outputs) + _not_compared(learned.rules.masked)

@@ -26,13 +26,18 @@ def marks_ahead(log: OpLog | None) -> Mapping[str, str]:
     ops_made = log.ops if log is not None else ()
     # What is given another name or taken away tells nothing for long.
     passing = {op.path for op in ops_made if op.kind in ("rename", "unlink")}
+    names: dict[int | None, str] = {}
     for at, op in enumerate(ops_made):
         name = op.to if op.kind == "rename" else op.path
+        # A store into a map is made on no name.
+        name = names.get(op.node) if name is None else names.setdefault(op.node, name)
+        if op.kind == "rename" and op.to is not None:
+            name = names[op.node] = op.to
         if op.error is not None or name is None or name in passing:
             continue
         root, _, inner = name.partition("/")
         group = ("{out}/" if root == "1" else "") + pattern_of(inner)
-        if op.kind in ("write", "rename"):
+        if op.kind in ("write", "mwrite", "rename"):
             last[group] = at
         if op.kind in ("write", "rename", "creat"):
             marks[group].append((at, op.length, inner))

@@ -246,6 +246,9 @@ class _Comparison:
             wanted, got = ours.get(name, _UNKNOWN), theirs.get(name, _UNKNOWN)
             if self.rules.within(wanted, got):
                 continue
+            if got is None and wanted is not _UNKNOWN:
+                self._tell("missing", seen.path, seen, detail=f"its {name} is empty")
+                return
             self._tell(
                 "differ",
                 seen.path,

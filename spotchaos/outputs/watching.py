@@ -60,18 +60,17 @@ class Watch:
         base: the uninterrupted run, in its view.
         globs: what is an output, if the user says so.
         rules: of comparison.
+        labels: patterns of output files, as the op log labels them.
+        counted: of these, the patterns of those whose writes are records.
         is_supervised: file ops can be followed, so that records are counted.
     """
 
     base: View
     globs: tuple[str, ...]
     rules: Rules
+    labels: tuple[str, ...]
+    counted: tuple[str, ...]
     is_supervised: bool
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Patterns of output files, as the op log labels them."""
-        return labels_of(one.path for one in outputs_in(self.base, self.globs))
 
     def orders(self, files: FileOrders | None) -> FileOrders | None:
         """Return the orders of an attempt whose records are counted."""
@@ -94,7 +93,7 @@ class Watch:
         return OutputsSeen(
             times_of(outputs_in(view, self.globs)),
             differences,
-            written=written_in(log, self.labels),
+            written=written_in(log, self.counted),
         )
 
 
@@ -115,8 +114,21 @@ def labels_of(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
+def journals_of(labels: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of what databases are written to first."""
+    return tuple(f"{label}-wal" for label in labels)
+
+
+def is_database(path: Path) -> bool:
+    """Tell whether a file is of SQLite, whose pages are no records."""
+    with path.open("rb") as file:
+        return file.read(16) == b"SQLite format 3\0"
+
+
 def written_in(log: Path, labels: Sequence[str]) -> int | None:
-    """Return how many records an attempt wrote, by its op log; None: there is none."""
+    """Return how many records an attempt wrote, by its op log; None: nobody can tell."""
+    if not labels:
+        return None
     try:
         ops = oplog.read(log).ops
     except (HarnessError, OSError, ValueError):
