@@ -167,7 +167,10 @@ class _Builder:
         is_alone = stands_in(first, finding)
         if self._left is not None:
             self._grounded = self._left.ground(
-                self._stage.settings, self._log, is_alone=is_alone
+                self._stage.settings,
+                self._log,
+                [first.stored, second.stored],
+                is_alone=is_alone,
             )
         if isinstance(self._grounded, Finding):
             raise BaselineFailed(self._grounded)

@@ -280,6 +280,8 @@ class OutputsFound:
         written: how many records were written, told by file ops; None: nobody counted.
         ahead: group of files -> the file that tells of its records before they are there.
         is_alone: nothing was trained: outputs are all there is to judge.
+        objects: bucket/key -> bytes, in an object store.
+        texts: what the small ones among them say.
     """
 
     sizes: Mapping[str, int]
@@ -287,15 +289,21 @@ class OutputsFound:
     written: int | None
     ahead: Mapping[str, str]
     is_alone: bool
+    objects: Mapping[str, int] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counted(self) -> str:
         """Their number in words: "3 output files, 1,200 records"."""
-        files, records = len(self.sizes), self.records
-        return (
+        files, records, objects = len(self.sizes), self.records, len(self.objects)
+        said = (
             f"{files} output file{'' if files == 1 else 's'},"
             f" {records:,} record{'' if records == 1 else 's'}"
         )
+        if not objects:
+            return said
+        stored = f"{objects:,} object{'' if objects == 1 else 's'} in the store"
+        return f"{said}, {stored}" if files else stored
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from spotchaos.outputs.tables import Row, Table, TornError, as_json, packed
+
+# How such files begin, and end.
+MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
 def table_of(path: Path, kind: str) -> Table | None:
@@ -45,6 +49,25 @@ def table_of(path: Path, kind: str) -> Table | None:
 
     next(rows(), None)  # a footer that is missing is seen now
     return Table("", "rows", rows, as_json, is_divisible=True)
+
+
+def unread_columns(paths: Iterable[Path]) -> str:
+    """Return a clause on files of columns that are compared by their bytes; else nothing."""
+    if importlib.util.find_spec("pyarrow") is not None:
+        return ""
+    count = sum(_magic(path) in MAGIC for path in paths if path.is_file())
+    if not count:
+        return ""
+    return (
+        f"; {count} Parquet or Arrow file{'' if count == 1 else 's'} compared by bytes,"
+        " since pyarrow is not installed (the extra `columns`)"
+    )
+
+
+def _magic(path: Path) -> bytes:
+    with path.open("rb") as file:
+        head = file.read(6)
+    return head[:4] if head.startswith(b"PAR1") else head
 
 
 def _ends_well(path: Path, kind: str) -> bool:

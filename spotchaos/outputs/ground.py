@@ -13,10 +13,13 @@ from spotchaos.model import (
     OutputDifference,
     OutputsFound,
     RankTrace,
+    Stored,
 )
+from spotchaos.outputs.columns import unread_columns
 from spotchaos.outputs.comparing import compare
 from spotchaos.outputs.learning import learn
 from spotchaos.outputs.masks import Rules
+from spotchaos.outputs.objects import with_objects
 from spotchaos.outputs.protocol import marks_ahead
 from spotchaos.outputs.tables import TornError
 from spotchaos.outputs.watching import (
@@ -65,20 +68,28 @@ class LeftByRuns:
             view.close()
 
     def ground(
-        self, settings: Settings, log: OpLog | None, *, is_alone: bool
+        self,
+        settings: Settings,
+        log: OpLog | None,
+        stored: Sequence[Stored | None],
+        *,
+        is_alone: bool,
     ) -> Grounded | Finding | None:
         """Compare what was left, if that is judged, and close the later views.
 
         Args:
             settings: what the user asked for.
             log: file ops of one of the runs; None: file sites are off.
+            stored: what the runs left in an object store.
             is_alone: nothing was trained: outputs are all there is to judge.
         """
         try:
             if not (is_alone or settings.outputs):
                 return None
             views = [self._first, *self._later.values()]
-            return ground_outputs(settings, views, log=log, is_trained=not is_alone)
+            return ground_outputs(
+                settings, views, stored, log=log, is_trained=not is_alone
+            )
         finally:
             for name in list(self._later):
                 self.forget(name)
@@ -127,6 +138,7 @@ def nothing_at_all() -> Finding:
 def ground_outputs(
     settings: Settings,
     views: Sequence[View],
+    stored: Sequence[Stored | None],
     *,
     log: OpLog | None,
     is_trained: bool,
@@ -136,6 +148,7 @@ def ground_outputs(
     Args:
         settings: what the user asked for.
         views: of the runs; the first is the one to compare with.
+        stored: what the runs left in an object store.
         log: file ops of one of them; None: file sites are off.
         is_trained: outputs are judged besides the training.
 
@@ -143,7 +156,8 @@ def ground_outputs(
         The ground, a finding that says why there is none, or None: they left nothing.
     """
     trees = [tree_of(view, settings.outputs) for view in views]
-    if not trees[0]:
+    objects = any(one is not None and one.objects for one in stored)
+    if not trees[0] and (settings.outputs or not objects):
         if not settings.outputs:
             return None
         globs = ", ".join(settings.outputs)
@@ -187,6 +201,8 @@ def ground_outputs(
         ahead=marks_ahead(log),
         is_alone=not is_trained,
     )
+    if not settings.outputs:
+        found_outputs = with_objects(found_outputs, stored)
     watch = Watch(
         views[0],
         settings.outputs,
@@ -196,7 +212,10 @@ def ground_outputs(
         is_supervised=log is not None,
     )
     note = Note(
-        "judged-by-outputs", _said(found_outputs) + _not_compared(learned.rules.masked)
+        "judged-by-outputs",
+        _said(found_outputs)
+        + _not_compared(learned.rules.masked)
+        + unread_columns(trees[0].values()),
     )
     return Grounded(watch, found_outputs, note)
 

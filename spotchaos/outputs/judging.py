@@ -19,6 +19,7 @@ from spotchaos.model import (
     Verdict,
 )
 from spotchaos.oracles.words import ending_of, exception_of, listed, where_of
+from spotchaos.outputs.objects import object_differences
 from spotchaos.settings import Settings
 
 _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
@@ -97,7 +98,11 @@ def output_findings(
     if last.ended not in (Ended.FINISHED, Ended.EXITED) or last.outputs is None:
         return
     stopped = last.ended is Ended.EXITED
-    for one in () if stopped else last.outputs.differences or ():
+    differences = [
+        *(last.outputs.differences or ()),
+        *object_differences(found, last.stored),
+    ]
+    for one in () if stopped else differences:
         name = _NAMES.get(one.kind)
         if name == "leftovers" and not last.outputs.files.get(one.path, (0, 0))[0]:
             continue

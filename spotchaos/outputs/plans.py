@@ -35,6 +35,8 @@ class Places:
         self.records = [op.number or 0 for op in ops if is_record(op, labels)]
         counts = [rank.counts.get("forward", 0) for rank in first.trace.ranks.values()]
         self._forwards = min(counts, default=0)
+        requests = () if first.stored is None else first.stored.requests
+        self._uploads = sum(request.made_object for request in requests)
 
     def landscape(self, file_ops: int | None) -> Landscape:
         """Return what reports say of it: a record is what a step is in a training."""
@@ -113,6 +115,9 @@ class Places:
         points: list[list[KillPoint]]
         if not self.records:
             points = [[self._at_share(share)] for share in (0.1, 0.5, 0.9)]
+            if self._uploads:
+                at = self._uploads // 2 + 1
+                points.append([KillPoint(site="upload-part", occurrence=at)])
         else:
             middle, last = len(self.records) // 2, len(self.records) - 1
             points = [[self._torn(0)], [self._written(0)], [self._torn(middle)]]
@@ -142,8 +147,12 @@ class Places:
                 after_s=round(rng.uniform(0.2, 0.95) * self._first.wall_s, 3)
             )
 
+        def at_upload() -> KillPoint:
+            at = rng.randrange(1, self._uploads + 1)
+            return KillPoint(site="upload-part", occurrence=at)
+
         if not self.records:
-            return [by_time]
+            return [by_time, at_upload] if self._uploads else [by_time]
 
         def middle() -> int:
             """Draw a record that is neither the first nor the last, if there is one."""

@@ -18,6 +18,7 @@ from typing import IO, Any
 import xxhash
 
 from spotchaos.outputs.arrays import npy_table, safetensors_table
+from spotchaos.outputs.columns import MAGIC, table_of
 from spotchaos.outputs.tables import (
     Fields,
     Row,
@@ -42,7 +43,6 @@ Open = Callable[[], IO[bytes]]
 _CONTROL = frozenset(range(32)) - frozenset(b"\t\n\r\f\x1b")
 
 TEXTS = ("json", "document", "csv", "lines")
-COLUMNAR = {b"PAR1": "parquet", b"ARROW1": "arrow"}
 
 
 def tables_of(path: Path, like: str | None = None) -> list[Table]:
@@ -62,12 +62,8 @@ def tables_of(path: Path, like: str | None = None) -> list[Table]:
         head = file.read(HEAD_BYTES)
     if head.startswith(b"SQLite format 3\0"):
         return _sqlite_tables(path)
-    for magic, kind in COLUMNAR.items():
+    for magic, kind in MAGIC.items():
         if head.startswith(magic):
-            from spotchaos.outputs.columns import (
-                table_of,
-            )  # pyarrow, where there is one
-
             found = table_of(path, kind)
             return [found or _bytes_table("", lambda: path.open("rb"))]
     size = path.stat().st_size
