@@ -280,6 +280,14 @@ def _reaction(attempt: Attempt) -> Iterator[Finding]:
                 " your scheduler requeues) after a signal",
                 attempt=attempt.number,
             )
+        elif not (attempt.notice and attempt.notice.asked_after):
+            yield Finding(
+                "not-reached",
+                f"attempt {attempt.number} had done all its work before the deadline:"
+                " nothing was taken from it",
+                hint="name an earlier kill point, or give less --grace",
+                attempt=attempt.number,
+            )
     newest_s = max((ns for _, ns in seen.files.values()), default=0) / 1e9
     if attempt.ended is Ended.RECLAIMED and newest_s < warned_s:
         name = "signal-ignored" if is_signal else "notice-ignored"

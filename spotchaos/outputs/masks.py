@@ -28,7 +28,7 @@ _PLACES = re.compile(
 # What a table says of the work and not of its result: a resumed run tries some of it
 # again, in another process.
 _BOOKKEEPING = re.compile(
-    r"^(attempts?|tries|retries|retry_count|restarts?|resumes?|resumed|runs?_count"
+    r"resum|restart|^(attempts?|tries|retries|retry_count|runs?_count"
     r"|(lease|lock|claim)(ed|s)?([_.].*)?|owner|worker|worker_id|pid|host|hostname"
     r"|(updated|started|finished|created|claimed|done)_at)$",
     re.IGNORECASE,
@@ -38,7 +38,7 @@ _STAMP_S = (1e9, 4e9)
 
 def is_bookkeeping(name: str) -> bool:
     """Tell whether a field of this name says who did the work and how often it began."""
-    return bool(_BOOKKEEPING.search(name))
+    return bool(_BOOKKEEPING.search(name.rpartition(".")[2]))
 
 
 def reason_to_mask(name: str, first: Any, second: Any) -> str | None:

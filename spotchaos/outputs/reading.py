@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sqlite3
 import tarfile
 import zipfile
@@ -32,6 +33,10 @@ from spotchaos.outputs.tables import (
 
 HEAD_BYTES = 64 << 10
 BLOCK_BYTES = 1 << 20
+# Tables that tell of the work, and not of what came of it.
+_OF_THE_WORK = re.compile(
+    r"^(logs?|heartbeats?|leases?|locks?|attempts|sessions?|workers)$"
+)
 # A member of an archive that is larger than this is compared as bytes.
 MOST_MEMBER_BYTES = 256 << 20
 # A file of JSON that is larger than this is taken for lines.
@@ -206,6 +211,7 @@ def _sqlite_tables(path: Path) -> list[Table]:
                     "select name from sqlite_master where type = 'table'"
                     " and name not like 'sqlite_%' order by name"
                 )
+                if not _OF_THE_WORK.search(name)
             ]
     except sqlite3.DatabaseError as error:
         raise TornError(f"SQLite cannot read it: {error}") from None

@@ -343,3 +343,27 @@ def test_a_database_says_how_often_it_was_tried_and_that_is_no_result(difference
     tried = [{**row, "attempts": 1, "worker": "w1"} for row in ROWS]
     again = [{**row, "attempts": 2, "worker": "w2"} for row in ROWS]
     assert differences({"q.jsonl": jsonl(tried)}, {"q.jsonl": jsonl(again)}) == {}
+
+
+def test_a_database_may_say_in_a_table_of_its_own_how_the_work_went(differences):
+    def written(starts):
+        def write(path):
+            sqlite(ROWS)(path)
+            base = sqlite3.connect(path)
+            base.execute("create table log (line text)")
+            base.executemany("insert into log values (?)", [["start"]] * starts)
+            base.commit()
+            base.close()
+
+        return write
+
+    assert differences({"o.db": written(1)}, {"o.db": written(3)}) == {}
+
+
+def test_a_state_file_may_count_how_often_it_was_begun(differences):
+    def state(**more):
+        return json.dumps({"done": 40, "meta": {"resumed_from": 0, **more}}).encode()
+
+    base, again = {"state.json": state()}, {"state.json": state(resumed_from=12)}
+    assert differences(base, again) == {}
+    assert differences(base, {"state.json": state(rows=3)})
