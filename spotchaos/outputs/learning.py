@@ -164,6 +164,6 @@ def _raw(table: Table) -> list[str]:
 def _count(path: Path) -> int:
     """Return how many records a file holds; one whose parts nobody can read is one."""
     tables = _tables(path)
-    if any(table.kind == "bytes" for table in tables):
+    if any(table.kind in ("bytes", "opaque") for table in tables):
         return 1
     return sum(sum(place != "shape" for place, _ in table.rows()) for table in tables)

@@ -20,6 +20,7 @@ import xxhash
 
 from spotchaos.outputs.arrays import npy_table, safetensors_table
 from spotchaos.outputs.columns import MAGIC, table_of
+from spotchaos.outputs.pickles import Unreadable, is_pickle, pickle_table
 from spotchaos.outputs.tables import (
     Fields,
     Row,
@@ -93,6 +94,11 @@ def _tables(
         return _unzipped(part, opener, name)
     if len(head) > 9 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1e8:
         return [safetensors_table(part, opener, size)]
+    if is_pickle(head):
+        try:
+            return [pickle_table(part, opener, size)]
+        except Unreadable:
+            return [Table(part, "opaque", lambda: iter(()), as_bytes)]
     if is_text(head):
         kind = like if like in TEXTS else _kind_of_text(head, size, name)
         return [_text_table(part, opener, head, kind, name)]

@@ -30,7 +30,8 @@ class Table:
     Attributes:
         part: of the file; empty if it is the whole.
         kind: "json" (one a line), "document" (of JSON), "csv", "lines", "rows" (of a
-            database or columns), "array", "tensors" or "bytes".
+            database or columns), "array", "tensors", "pickle", "bytes", or "opaque": a
+            pickle that nobody can read, whose bytes tell nothing.
         rows: yields all rows, anew at each call; raises `TornError` where they break off.
         decode: returns the fields of a row; None if the row is not whole.
         is_divisible: the records may as well lie in several files.
