@@ -172,6 +172,7 @@ class _Builder:
                 self._log,
                 [first.stored, second.stored],
                 is_alone=is_alone,
+                trainings=len(first.trace.in_turn),
             )
         if isinstance(self._grounded, Finding):
             raise BaselineFailed(self._grounded)

@@ -74,12 +74,15 @@ class LeftByRuns:
         stored: Sequence[Stored | None],
         *,
         is_alone: bool,
+        trainings: int,
     ) -> Grounded | Finding | None:
         """Compare what was left, if that is judged, and close the later views.
 
         Args:
             settings: what the user asked for.
             log: file ops of one of the runs; None: file sites are off.
+            trainings: that the command made, one after the other, in processes of their
+                own; each by itself cannot be judged.
             stored: what the runs left in an object store.
             is_alone: nothing was trained: outputs are all there is to judge.
         """
@@ -88,7 +91,12 @@ class LeftByRuns:
                 return None
             views = [self._first, *self._later.values()]
             return ground_outputs(
-                settings, views, stored, log=log, is_trained=not is_alone
+                settings,
+                views,
+                stored,
+                log=log,
+                is_trained=not is_alone,
+                trainings=trainings,
             )
         finally:
             for name in list(self._later):
@@ -101,7 +109,8 @@ def is_untrained(attempt: Attempt) -> bool:
 
 
 def _is_trained(rank: RankTrace) -> bool:
-    if rank.counted.get("backward") or rank.counts.get("backward"):
+    seen = [rank.counted.get(way) for way in ("optimizer", "backward")]
+    if any(seen) or rank.counts.get("optimizer-step") or rank.counts.get("backward"):
         return True
     marks = [*rank.states.values(), *([rank.finish] if rank.finish else [])]
     weights = {m.components["weights"] for m in marks if "weights" in m.components}
@@ -142,6 +151,7 @@ def ground_outputs(
     *,
     log: OpLog | None,
     is_trained: bool,
+    trainings: int = 0,
 ) -> Grounded | Finding | None:
     """Compare what uninterrupted runs left.
 
@@ -151,6 +161,7 @@ def ground_outputs(
         stored: what the runs left in an object store.
         log: file ops of one of them; None: file sites are off.
         is_trained: outputs are judged besides the training.
+        trainings: that were made one after the other, and cannot be judged.
 
     Returns:
         The ground, a finding that says why there is none, or None: they left nothing.
@@ -213,15 +224,20 @@ def ground_outputs(
     )
     note = Note(
         "judged-by-outputs",
-        _said(found_outputs)
+        _said(found_outputs, trainings)
         + _not_compared(learned.rules.masked)
         + unread_columns(trees[0].values()),
     )
     return Grounded(watch, found_outputs, note)
 
 
-def _said(found: OutputsFound) -> str:
+def _said(found: OutputsFound, trainings: int) -> str:
     begin = "nothing was trained; judged by" if found.is_alone else "judged besides by"
+    if trainings:
+        begin = (
+            f"{trainings} trainings, one after the other, which are not judged one by one"
+            " but by"
+        )
     return f"{begin} {found.counted}"
 
 
