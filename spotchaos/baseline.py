@@ -173,6 +173,7 @@ class _Builder:
                 [first.stored, second.stored],
                 is_alone=is_alone,
                 trainings=len(first.trace.in_turn),
+                is_blind=not first.trace.processes,
             )
         if isinstance(self._grounded, Finding):
             raise BaselineFailed(self._grounded)

@@ -75,6 +75,7 @@ class LeftByRuns:
         *,
         is_alone: bool,
         trainings: int,
+        is_blind: bool,
     ) -> Grounded | Finding | None:
         """Compare what was left, if that is judged, and close the later views.
 
@@ -83,6 +84,7 @@ class LeftByRuns:
             log: file ops of one of the runs; None: file sites are off.
             trainings: that the command made, one after the other, in processes of their
                 own; each by itself cannot be judged.
+            is_blind: no process of it loaded the probe.
             stored: what the runs left in an object store.
             is_alone: nothing was trained: outputs are all there is to judge.
         """
@@ -97,6 +99,7 @@ class LeftByRuns:
                 log=log,
                 is_trained=not is_alone,
                 trainings=trainings,
+                is_blind=is_blind,
             )
         finally:
             for name in list(self._later):
@@ -152,6 +155,7 @@ def ground_outputs(
     log: OpLog | None,
     is_trained: bool,
     trainings: int = 0,
+    is_blind: bool = False,
 ) -> Grounded | Finding | None:
     """Compare what uninterrupted runs left.
 
@@ -162,6 +166,7 @@ def ground_outputs(
         log: file ops of one of them; None: file sites are off.
         is_trained: outputs are judged besides the training.
         trainings: that were made one after the other, and cannot be judged.
+        is_blind: no process of it loaded the probe.
 
     Returns:
         The ground, a finding that says why there is none, or None: they left nothing.
@@ -224,15 +229,17 @@ def ground_outputs(
     )
     note = Note(
         "judged-by-outputs",
-        _said(found_outputs, trainings)
+        _said(found_outputs, trainings, is_blind=is_blind)
         + _not_compared(learned.rules.masked)
         + unread_columns(trees[0].values()),
     )
     return Grounded(watch, found_outputs, note)
 
 
-def _said(found: OutputsFound, trainings: int) -> str:
+def _said(found: OutputsFound, trainings: int, *, is_blind: bool) -> str:
     begin = "nothing was trained; judged by" if found.is_alone else "judged besides by"
+    if is_blind:
+        begin = "no process could be looked into; judged by"
     if trainings:
         begin = (
             f"{trainings} trainings, one after the other, which are not judged one by one"
