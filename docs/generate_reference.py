@@ -29,7 +29,7 @@ HEAD = "<!-- Written by docs/generate_reference.py; changes here are lost. -->\n
 SITE_MEANINGS = {
     "start": "the program's first line is about to run",
     "fetch": "a batch is about to be taken from a loader",
-    "forward": "a training forward is about to begin",
+    "forward": "a training forward is about to begin, or any where nothing is trained",
     "backward": "a backward is about to begin",
     "optimizer-step": "an optimizer step is about to begin",
     "step-end": "a step is complete",
@@ -44,6 +44,7 @@ SITE_MEANINGS = {
     "rename": "a rename",
     "unlink": "a file is deleted",
     "fsync": "a file or folder is synced",
+    "record": "a write to an output file, or a rename to the name of one, where outputs are judged",
     "upload-part": "an object or a part of one is about to be put into the object store, or an upload in parts to be completed; counted over all ranks",
     "finish": "the program has trained to its end",
 }
@@ -77,6 +78,7 @@ GROUPS = {
     "interruption": "Interruption",
     "ranks": "Ranks",
     "storage": "Storage",
+    "outputs": "Outputs",
     "tool": "The tool could not tell",
 }
 

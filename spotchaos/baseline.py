@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.clock import Clock
+from spotchaos.counting import other_way_to_count
 from spotchaos.edges import Landscape
 from spotchaos.errors import HarnessError
 from spotchaos.events import AttemptEnded, BaselineDone, Event, PhaseStarted
@@ -34,6 +35,15 @@ from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Zygote
 from spotchaos.model import Attempt, Baseline, Ended, Finding, Note, RankTrace, Trial
 from spotchaos.oracles import judge_baselines
+from spotchaos.outputs.ground import (
+    Grounded,
+    LeftByRuns,
+    is_untrained,
+    may_be_judged_by_outputs,
+    nothing_at_all,
+    stands_in,
+)
+from spotchaos.outputs.plans import Places
 from spotchaos.persistence import oplog
 from spotchaos.plan import KillPoint, Plan
 from spotchaos.settings import Settings
@@ -72,9 +82,10 @@ class Groundwork:
     baseline: Baseline
     landscape: Landscape
     notes: tuple[Note, ...]
-    first_rank: RankTrace
+    first_rank: RankTrace | None  # None: no process of it loaded the probe
     packages_sha: str
     cpu_s: float
+    places: Places | None = None  # of a program that is judged by its outputs alone
 
 
 def lay(
@@ -156,6 +167,8 @@ class _Builder:
         self._cpu_s = 0.0
         self._log: oplog.OpLog | None = None
         self._warming = Warming()
+        self._left: LeftByRuns | None = None  # None: what runs leave is not wanted
+        self._grounded: Grounded | Finding | None = None
 
     def end_zygotes(self, *, but: Zygote | None) -> None:
         """End the zygotes that were raised here, if nobody will come to own them."""
@@ -179,6 +192,8 @@ class _Builder:
 
     def build(self) -> Groundwork:
         first, view = self._first_run()
+        if may_be_judged_by_outputs(first, self._stage.settings):
+            self._left = LeftByRuns(view)
         self._stage = replace(
             self._stage,
             finished_view=view,
@@ -191,16 +206,37 @@ class _Builder:
         second = self._second_run(first)
         self._demand_finished(second)
         self._stage = replace(self._stage, timed=(first, second))
+        if is_untrained(first):
+            orders = {**self._stage.orders, "inference": True}
+            self._stage = replace(self._stage, orders=orders)
         light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
-        if facts.finding is not None:
-            raise BaselineFailed(facts.finding, facts.baseline)
+        finding = facts.finding
+        is_alone = stands_in(first, finding)
+        if self._left is not None:
+            self._grounded = self._left.ground(
+                self._stage.settings,
+                self._log,
+                [first.stored, second.stored],
+                is_alone=is_alone,
+                trainings=len(first.trace.in_turn),
+                is_blind=not first.trace.processes,
+            )
+        if isinstance(self._grounded, Finding):
+            raise BaselineFailed(self._grounded, facts.baseline)
+        if is_alone and self._grounded is not None:
+            return self._without_training(facts.baseline, light, self._grounded)
+        if is_alone and finding is None:
+            finding = nothing_at_all()
+        if finding is not None:
+            raise BaselineFailed(finding, facts.baseline)
         baseline = replace(
             facts.baseline, patterns=written_patterns(first), light=light
         )
         rank = main_rank(first)
         assert rank is not None  # or judge_baselines had said `not-observed`
+        baseline = self._with_outputs(baseline)
         control = self._control(baseline, rank)
         patterns = resume_patterns(first, control)
         baseline = replace(baseline, control=control, patterns=patterns)
@@ -237,6 +273,8 @@ class _Builder:
         files: FileOrders | None = None,
     ) -> tuple[Attempt, View]:
         self._tell(PhaseStarted(name))
+        if self._left is not None:
+            self._left.forget(name.replace(" ", "-"))
         view = self._stage.new_view(name.replace(" ", "-"))
         if keep:
             self._warming.begin(self._stage)
@@ -251,10 +289,42 @@ class _Builder:
             )
         finally:
             if not keep:
-                view.close()
+                view.close() if self._left is None else self._left.add(view)
         self._cpu_s += attempt.cpu_s
         self._tell(AttemptEnded(name, attempt))
         return attempt, view
+
+    def _with_outputs(self, baseline: Baseline) -> Baseline:
+        found = self._grounded
+        if not isinstance(found, Grounded):
+            return baseline
+        self._stage = replace(self._stage, outputs=found.watch)
+        self._notes.append(found.note)
+        return replace(baseline, outputs=found.found)
+
+    def _without_training(
+        self, baseline: Baseline, light: Attempt, found: Grounded
+    ) -> Groundwork:
+        """Return the groundwork of a program that is judged by what it leaves."""
+        # How steps are counted is of no interest where none is judged.
+        self._notes = [n for n in self._notes if n.name != "counted-otherwise"]
+        baseline = self._with_outputs(
+            replace(baseline, light=light, repeatable=True, differs_at=None)
+        )
+        self._stage = replace(self._stage, log=self._log, recorded=light)
+        places = Places(light, self._log, found.watch)
+        self._tell(BaselineDone(baseline, tuple(self._notes)))
+        rank = main_rank(baseline.first)
+        return Groundwork(
+            stage=self._stage,
+            baseline=baseline,
+            landscape=places.landscape(None if self._log is None else self._log.last),
+            notes=tuple(self._notes),
+            first_rank=rank,
+            packages_sha="" if rank is None else _packages_sha(rank),
+            cpu_s=self._cpu_s,
+            places=places,
+        )
 
     def _light_run(self, first: Attempt) -> Attempt:
         """Run with few fingerprints, and with file ops recorded where they can be.
@@ -344,7 +414,7 @@ class _Builder:
             attempt, view = self._again(view)
         attempt, view = self._hide_existing(attempt, view)
         self._demand_finished(attempt)
-        counting = _other_way_to_count(attempt)
+        counting = other_way_to_count(attempt)
         if counting is not None:
             message, orders = counting
             self._notes.append(Note("counted-otherwise", message))
@@ -433,50 +503,6 @@ class _Builder:
             attempts=tuple(attempts),
             wall_s=sum(a.wall_s for a in attempts),
         )
-
-
-def _by_closing_optimizer(rank: RankTrace) -> tuple[str, dict[str, Any]] | None:
-    """Count on the optimizer that closes a round, where several step in turn.
-
-    A program saves between two rounds. Were the boundary of a step after an optimizer in
-    the middle of a round, a resumed run would begin in the middle of a step. Where now
-    one closes and now another, as when one takes its turn every other time, the one that
-    steps most often has a boundary at every save.
-    """
-    if len(rank.closings) == 0 or rank.main_optimizer is None:
-        return None
-    steps = {int(o["index"]): int(o.get("steps") or 0) for o in rank.optimizers}
-    # With one that closes them all, it is that one.
-    counts = max(rank.closings, key=lambda i: (steps.get(i, 0), rank.closings[i]))
-    if counts == rank.main_optimizer:
-        return None
-    when = "a step is counted when the last of them did"
-    if len(rank.closings) > 1:
-        when = "steps are those of the one that steps most often"
-    return f"several optimizers step in turn: {when}", {"main_optimizer": counts}
-
-
-def _other_way_to_count(attempt: Attempt) -> tuple[str, dict[str, Any]] | None:
-    """Return how else steps can be counted, if no optimizer step was seen (facts.md 2)."""
-    rank = main_rank(attempt)
-    if rank is None:
-        return None
-    if rank.steps:
-        return _by_closing_optimizer(rank)
-    stepped = [o for o in rank.optimizers if o.get("steps")]
-    if stepped:
-        largest = max(stepped, key=lambda o: int(o.get("numel", 0)))
-        return (
-            f"steps are counted on the optimizer that made any: {largest.get('name')}",
-            {"main_optimizer": largest["index"]},
-        )
-    for way in ("backward", "batch"):
-        if rank.counted.get(way):
-            return (
-                f"no optimizer step was seen: steps are counted by {way}",
-                {"step_by": way},
-            )
-    return None
 
 
 def _orders(settings: Settings) -> dict[str, Any]:

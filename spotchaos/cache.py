@@ -89,7 +89,7 @@ class Entry:
 def may_keep(settings: Settings) -> bool:
     """Tell whether runs of now say anything about runs to come."""
     is_alone = settings.no_cache or settings.allow_network or settings.keep
-    return not is_alone and folder() is not None
+    return not (is_alone or settings.outputs) and folder() is not None
 
 
 def keep(settings: Settings, ground: Groundwork) -> None:
@@ -115,7 +115,7 @@ def keep(settings: Settings, ground: Groundwork) -> None:
             for f in fields(ground)
             if f.name not in ("stage", "cpu_s")
         },
-        modules=ground.first_rank.modules,
+        modules=() if ground.first_rank is None else ground.first_rank.modules,
     )
     try:
         content = packed(entry)

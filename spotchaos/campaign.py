@@ -142,7 +142,11 @@ class Campaign:
                 self._jobs = self._settings.jobs or jobs_for(ground)
                 if ground.stage.store_wanted is not None:
                     self._jobs = 1  # one object store runs in a process at a time
-                self._settings = replace(self._settings, jobs=self._jobs)
+                # What a run leaves hangs on more than on what its resume asks for.
+                no_skip = self._settings.no_skip or ground.stage.outputs is not None
+                self._settings = replace(
+                    self._settings, jobs=self._jobs, no_skip=no_skip
+                )
                 self.work(ground)
                 self._timing = campaign_timing(ground, self.done)
         except BaselineFailed as failed:
@@ -199,7 +203,7 @@ class Campaign:
                 if known is not None:
                     return known
             laid = lay(settings, program, workspace, tell, clock=self._clock)
-            if keeps:
+            if keeps and laid.stage.outputs is None:
                 cache.keep(settings, laid)
             return laid
         except ZygoteGoneError as error:
@@ -334,6 +338,7 @@ class Campaign:
                 self._settings.fault
                 or self._settings.lose == "machine"
                 or ground.stage.store_wanted is not None
+                or ground.places is not None
             )
             if is_more_than_a_kill:
                 return trial, judgement  # a replay for tensors would be another trial

@@ -21,6 +21,8 @@ MOST_POINTS = 400
 LEAST_POINTS, MOST_WORK = 20, 400_000
 # Of a run of writes to one file so many are cut: its first, some amid it, its last.
 MOST_IN_RUN = 6
+# Of a run that trains nothing, so many of its first ops, and of the rest.
+MOST_UNTRAINED = 16
 
 
 def crash_points(
@@ -36,6 +38,8 @@ def crash_points(
     between two steps is taken for one.
     """
     windows = _windows(record, patterns) or _written_between_steps(record)
+    if not windows and not record.attempt.trace.observed:
+        return _all_written(record)
     chosen: list[int] = []
     for place, index in enumerate(_chosen_windows(windows, saves)):
         window = windows[index]
@@ -122,6 +126,15 @@ def _written_between_steps(record: Recorded) -> list[list[FileOp]]:
     before = windows.pop(0, [])
     found = [windows[after] for after in sorted(windows)]
     return [[*before, *found[0]], *found[1:]] if found else []
+
+
+def _all_written(record: Recorded) -> list[int]:
+    """Return where to cut a run that trains nothing: its first ops, and others spread."""
+    numbers = [op.number for op in record.history.ops if op.number]
+    if not numbers:
+        return []
+    first, rest = numbers[:MOST_UNTRAINED], numbers[MOST_UNTRAINED:]
+    return [*first, *spread(rest, MOST_UNTRAINED), numbers[-1] + 1]
 
 
 def _chosen_windows(

@@ -65,7 +65,7 @@ class Drawing:
         if not points:
             self.never_saves = True
             points = [last + 1]
-        elif not sees_saves(record, self._patterns):
+        elif record.attempt.trace.observed and not sees_saves(record, self._patterns):
             self.saves_unseen = True
             self.left_out.append(UNSEEN)
         if len(points) < last + 1:

@@ -198,7 +198,8 @@ class Exploration(Campaign):
     def _spare_the_disk(self, ground: Groundwork) -> None:
         """Keep nothing large twice: one state at a time, and no finished run."""
         self._jobs = 1
-        if ground.stage.finished_view is not None:
+        is_compared = ground.stage.outputs is not None
+        if ground.stage.finished_view is not None and not is_compared:
             ground.stage.finished_view.close()  # it serves trials after the finish only
 
     def _demand_no_conflict(self, resumes: Resumes) -> None:

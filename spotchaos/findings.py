@@ -19,6 +19,7 @@ Group = Literal[
     "interruption",
     "ranks",
     "storage",
+    "outputs",
     "tool",
 ]
 
@@ -111,6 +112,16 @@ FINDINGS: dict[str, Kind] = {
         short_object="an object in the store is shorter than what was written",
     ),
     **_kinds(
+        "outputs",
+        outputs_torn="an output is not whole: half a line, or a file that breaks off",
+        marked_before_written="an output is missing that was marked as done too early",
+        outputs_missing="outputs of the uninterrupted run are missing at the end",
+        outputs_repeated="an output is there more often than it should be",
+        outputs_differ="an output has another value than in the uninterrupted run",
+        outputs_foreign="an output is there that no uninterrupted run leaves",
+        work_repeated="more was done again than --max-lost-work allows",
+    ),
+    **_kinds(
         "tool",
         baseline_failed="the program fails by itself, without any interruption",
         not_observed="the probe saw no training step",
@@ -146,6 +157,9 @@ NOTES: dict[str, str] = {
     "notice-played": "how a provider's notice was played, and at which time scale",
     "smallest-grace": "the smallest grace window in which every plan holds",
     "lives-on": "processes lived on after the uninterrupted program's own end",
+    "judged-by-outputs": "what the program leaves behind is judged, and how much that is",
+    "work-again": "how many records were written again after an interruption",
+    "outputs-besides": "a resumed run left files that an uninterrupted one does not",
     "confirmed-cold": "a finding was confirmed once in a fresh process",
 }
 
@@ -162,6 +176,9 @@ def breaks(name: str) -> str:
     if group == "divergence" or name == "leftovers":
         # What stays behind is in nobody's way: the run came back, and finished.
         return "bitwise"
+    if group == "outputs":
+        # The right outputs, made twice: it came back, and finished.
+        return "resumes" if name == "work-repeated" else "samples"
     if group == "state":
         return "samples" if name == "step-count-wrong" else "state"
     return "resumes"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from spotchaos.baseline import Groundwork
 from spotchaos.model import Finding, Judgement, Trial, Verdict
 from spotchaos.oracles import judge
+from spotchaos.outputs.judging import judge_outputs, with_outputs
 from spotchaos.plan import Plan
 from spotchaos.settings import Settings
 
@@ -38,7 +39,15 @@ def judge_trial(
                 (),
                 None,
             )
-    return judge(
+    outputs = ground.baseline.outputs
+    if outputs is not None and outputs.is_alone:
+        return judge_outputs(
+            trial,
+            ground.baseline,
+            settings,
+            resume_after_finish=plan.after_finish,
+        )
+    judgement = judge(
         trial,
         ground.baseline,
         promise=settings.promise,
@@ -48,3 +57,6 @@ def judge_trial(
         resume_after_finish=plan.after_finish,
         counts=settings.counts,
     )
+    if outputs is not None:
+        judgement = with_outputs(judgement, trial, outputs, settings)
+    return judgement

@@ -240,6 +240,75 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputDifference:
+    """One way in which outputs are not those of the uninterrupted run, with an example."""
+
+    kind: (
+        str  # "missing", "repeated", "differ", "torn", "foreign", "leftover", "besides"
+    )
+    count: int  # records, or files where nobody can tell their records
+    path: str  # of the example: relative to the working folder
+    record: str | None = None  # its key, or where it stands; None: the whole file
+    field: str | None = None
+    wanted: str | None = None
+    got: str | None = None
+    detail: str = ""  # what is amiss, in words
+    group: str = ""  # of files, to which the path belongs
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsSeen:
+    """What an attempt left behind, where that is judged.
+
+    Attributes:
+        files: path -> bytes of each output file, and when it was changed, CLOCK_MONOTONIC
+            in nanoseconds.
+        differences: from the uninterrupted run; None: nobody compared it.
+        written: how many records it wrote, told by its file ops; None: nobody counted.
+    """
+
+    files: Mapping[str, tuple[int, int]]
+    differences: tuple[OutputDifference, ...] | None = None
+    written: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutputsFound:
+    """What uninterrupted runs leave alike.
+
+    Attributes:
+        sizes: path -> bytes of each output file.
+        records: in all of them.
+        written: how many records were written, told by file ops; None: nobody counted.
+        ahead: group of files -> the file that tells of its records before they are there.
+        is_alone: nothing was trained: outputs are all there is to judge.
+        objects: bucket/key -> bytes, in an object store.
+        texts: what the small ones among them say.
+    """
+
+    sizes: Mapping[str, int]
+    records: int
+    written: int | None
+    ahead: Mapping[str, str]
+    is_alone: bool
+    objects: Mapping[str, int] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def counted(self) -> str:
+        """Their number in words: "3 output files, 1,200 records"."""
+        files, records, objects = len(self.sizes), self.records, len(self.objects)
+        said = (
+            f"{files} output file{'' if files == 1 else 's'},"
+            f" {records:,} record{'' if records == 1 else 's'}"
+        )
+        if not objects:
+            return said
+        stored = f"{objects:,} object{'' if objects == 1 else 's'} in the store"
+        return f"{said}, {stored}" if files else stored
+
+
+@dataclass(frozen=True, slots=True)
 class NoticePlayed:
     """A provider's notice to one attempt, in the provider's seconds and in ours."""
 
@@ -318,6 +387,7 @@ class Attempt:
     restarts: tuple[Restart, ...] = ()  # starts within it, until they are told apart
     is_restart: bool = False  # begun by a launcher that outlived the attempt before
     stuck: bool = False  # once a rank was gone, no other one made a step until the end
+    outputs: OutputsSeen | None = None  # None: they are not judged
 
     @property
     def undelayed_share(self) -> float:
@@ -428,6 +498,7 @@ class Baseline:
     observer_effect: bool = False
     # Rank -> step -> tensor -> its digest; only once a resume cannot be told without.
     tensors: Mapping[int, Mapping[int, Mapping[str, str]]] = field(default_factory=dict)
+    outputs: OutputsFound | None = None  # None: they are not judged
 
     @property
     def first(self) -> Attempt:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos.errors import UsageError, closest
+from spotchaos.output_options import OF_OUTPUTS
 from spotchaos.settings import Known, Settings
 from spotchaos.spellings import (
     file_name,
@@ -34,6 +35,7 @@ WHERE = "Where it is interrupted"
 HOW = "What comes with the kill"
 PROGRAM = "The program"
 PROMISE = "What must hold"
+OUTPUTS = "What is left behind"
 CAMPAIGN = "The campaign"
 OUTPUT = "Output"
 
@@ -302,6 +304,7 @@ OPTIONS: tuple[Option, ...] = (
         help="what a program that a signal or notice stopped must exit with, joined"
         " by commas",
     ),
+    *(Option(heading=OUTPUTS, **row) for row in OF_OUTPUTS),
     Option(
         name="fail-on",
         heading=PROMISE,

@@ -8,6 +8,7 @@ One spelling serves commands, scenarios, reports and replay tokens:
     SITE:N/after    (file sites) right after it, before the program knows
     SITE:N/half     (write) half of it goes through; `write:N+4096` so many bytes
     50%             at that share of the baseline's steps
+    record:N        the Nth write to an output file, or rename to the name of one
     12.5s           after that time
     A,B,C           one kill point for each attempt, then one that is left alone
 """
@@ -99,7 +100,7 @@ class KillPoint:
             )
         cut = found["cut"] or found["bytes"]
         cuts = cut is not None and (cut != "after" or name not in FILE_SITES)
-        if cuts and name not in {"write", "file-op"}:
+        if cuts and name not in {"write", "file-op", "record"}:
             raise PlanError(
                 f"kill point {text!r} cuts a site that is no write",
                 hint=f"only writes are cut: write:{found['n']}/half",

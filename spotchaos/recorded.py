@@ -192,6 +192,7 @@ def cut_attempt(attempt: Attempt, moments: float | Mapping[int, float]) -> Attem
         kill_point="file-op",
         reached=True,
         left=None,
+        outputs=None,
     )
 
 

@@ -20,6 +20,8 @@ LEAST_MEMORY_BYTES = 512 << 20
 def plans_of(ground: Groundwork, settings: Settings) -> list[Plan]:
     """Return the plans of a campaign, in the order in which they were asked for."""
     land = ground.landscape
+    if ground.places is not None:
+        return ground.places.plans(settings)
     if settings.fault and settings.kill_at == DEFAULT_KILL_AT:
         return [plan_of_faults(ground.stage, land)]
     plans: list[Plan] = []

@@ -100,6 +100,12 @@ class Settings:
     max_lost_steps: int | None = None
     accept_refusal: bool = False
     exit_code: tuple[int, ...] | None = None
+    outputs: tuple[str, ...] = ()  # globs; empty: judged where nothing is trained
+    ignore_field: tuple[str, ...] = ()  # of outputs
+    key: str | None = None  # the field that tells records apart; None: found out
+    tolerance: tuple[float, float] = (0.0, 0.0)  # of floats: absolute, relative
+    unordered: bool = False  # lines of outputs may come in any order
+    max_lost_work: int | None = None  # records that are written again
     budget_s: float | None = None
     timeout_s: float = 600.0  # of each phase
     jobs: int | None = None  # None: as many as cores and memory allow
@@ -150,6 +156,8 @@ class Settings:
             ("--grace", self.grace_s, 0, 10**9),
             ("--grace", self.grace_steps, 0, 10**9),
             ("--max-lost-steps", self.max_lost_steps, 0, 10**12),
+            ("--max-lost-work", self.max_lost_work, 0, 10**12),
+            ("--tolerance", min(self.tolerance), 0, 1e308),
             ("--time-scale", self.time_scale, 0.001, 10**9),
             ("--deviations", self.deviations, 0, 10**3),
             ("--saves", self.saves, 1, 10**6),

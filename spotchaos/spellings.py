@@ -33,6 +33,12 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def tolerance(text: str) -> tuple[float, float]:
+    """Read `ABS` or `ABS,REL`."""
+    absolute, _, relative = text.partition(",")
+    return float(absolute), float(relative or 0.0)
+
+
 def names(text: str) -> tuple[str, ...]:
     """Read names joined by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

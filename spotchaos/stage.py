@@ -38,6 +38,7 @@ from spotchaos.launch.workspace import View, Workspace
 from spotchaos.launch.zygote import Warm, Zygote
 from spotchaos.model import Attempt, SaveMark
 from spotchaos.oracles.saves import pattern_of
+from spotchaos.outputs.watching import Watch
 from spotchaos.persistence.oplog import OpLog
 from spotchaos.plan import KillPoint, Plan
 from spotchaos.providers.stories import Story, story
@@ -65,6 +66,7 @@ class Stage:
     zygote: Zygote | None = None  # None: every attempt is started fresh
     log: OpLog | None = None  # file ops of a run that was left alone ...
     recorded: Attempt | None = None  # ... and that run
+    outputs: Watch | None = None  # None: what is left behind is not judged
     clock: Clock = field(default_factory=SystemClock)
     polls: Polls = field(default_factory=Polls)
 

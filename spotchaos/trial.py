@@ -231,6 +231,8 @@ def run_attempt(
         files = replace(files or FileOrders(), points=tuple(held))
         if stage.settings.halt == "run":
             files = replace(files, others="run")
+    if stage.outputs is not None:
+        files = stage.outputs.orders(files)
     begun_s = stage.clock.monotonic()
     warm = stage.warm(command, view)
     with stage.surroundings(store) as around:
@@ -291,6 +293,10 @@ def run_attempt(
         if rule is None:
             struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
     attempt = replace(attempt, left=replace(left_in(view), ports=running.ports))
+    if stage.outputs is not None:
+        is_over = attempt.ended in (Ended.FINISHED, Ended.EXITED)
+        seen = stage.outputs.look(view, running.oplog, is_over=is_over)
+        attempt = replace(attempt, outputs=seen)
     if store is not None:
         stored, by_store = store.end_attempt()
         attempt = with_uploads(replace(attempt, stored=stored))

@@ -19,6 +19,7 @@ _HEADINGS = {
     "interruption": "Interruption",
     "ranks": "Ranks",
     "storage": "Storage",
+    "outputs": "Outputs",
     "tool": "The tool could not tell (verdict unknown)",
 }
 

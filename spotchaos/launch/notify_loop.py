@@ -36,6 +36,7 @@ class Options:
         control: a connected Unix stream socket's descriptor for halts; None where
             there are no kill points.
         points: kill points, each used once.
+        records: patterns of labels of output files.
         rules: faults without a kill.
         ignore: patterns of names that are left alone.
         discard_data: record lengths, not bytes.
@@ -54,6 +55,7 @@ class Options:
     oplog: str | None = None
     control: int | None = None
     points: tuple[FilePoint, ...] = ()
+    records: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     ignore: tuple[str, ...] = IGNORED
     discard_data: bool = False
@@ -88,7 +90,10 @@ class Supervisor:
             break_links=options.break_links,
         )
         self._gate = Gate(
-            list(options.points), list(options.rules), self._first_signal_is_sent
+            list(options.points),
+            list(options.rules),
+            self._first_signal_is_sent,
+            options.records,
         )
         self._number = 0
         self._held: list[tuple[Job, bool, FilePoint]] = []

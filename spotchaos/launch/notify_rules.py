@@ -13,12 +13,13 @@ WRITES = frozenset({"write"})
 SYNCS = frozenset({"fsync", "fsyncdir", "sync", "msync"})
 RENAMES = frozenset({"rename", "import"})
 UNLINKS = frozenset({"unlink"})
-SITES = ("file-op", "write", "rename", "unlink", "fsync")
+COUNTED = ("file-op", "write", "rename", "unlink", "fsync")
+SITES = (*COUNTED, "record")
 # What happens to no name and no byte has no number, and is no kill point.
 UNNUMBERED = frozenset({"open", "chmod"})
 # What a rule may aim at besides: every open for writing, and the rarer kinds.
 KINDS = (
-    *SITES,
+    *COUNTED,
     "open",
     "chmod",
     "creat",
@@ -77,7 +78,7 @@ class FilePoint:
             if not count.isdecimal():
                 raise ValueError(f"kill point {text!r} names no bytes after '+'")
             part = int(count)
-        if part not in (None, "after") and site not in ("write", "file-op"):
+        if part not in (None, "after") and site not in ("write", "file-op", "record"):
             raise ValueError(f"kill point {text!r} cuts a {site}, which has no parts")
         return cls(
             site=site,
@@ -179,6 +180,8 @@ class Gate:
     Args:
         points: kill points; each is used once.
         rules: faults; of several that fit one op the first wins, delays add up.
+        records: patterns of labels of output files: a write to one, or a rename to its
+            name, is a `record`.
         is_struck: tells whether the first signal of the attempt has been sent; it is
             asked only for points that count from there.
     """
@@ -188,8 +191,10 @@ class Gate:
         points: list[FilePoint],
         rules: list[Rule],
         is_struck: Callable[[], bool] = lambda: False,
+        records: tuple[str, ...] = (),
     ) -> None:
         self._points = list(points)
+        self._records = records
         self._is_struck = is_struck
         self._rules = [(rule, [0]) for rule in rules]
         self._counts: dict[tuple[str, object], int] = {}
@@ -203,6 +208,8 @@ class Gate:
             rank: of the process that makes it, if known.
         """
         sites = sites_of(kind)
+        if self._is_record(kind, names):
+            sites = (*sites, "record")
         follows = any(one.follows for one in self._points) and self._is_struck()
         point = None
         for site in sites:
@@ -233,6 +240,11 @@ class Gate:
     def not_reached(self) -> list[FilePoint]:
         """Return the kill points that have not been used."""
         return list(self._points)
+
+    def _is_record(self, kind: str, names: tuple[str, ...]) -> bool:
+        if not self._records or kind not in WRITES | RENAMES:
+            return False
+        return any(fnmatch(name, one) for name in names[-1:] for one in self._records)
 
     def _count(self, key: tuple[str, object]) -> int:
         self._counts[key] = self._counts.get(key, 0) + 1

@@ -36,6 +36,7 @@ class FileOrders:
 
     # Kill points, spelled as in plans; `+` in front: counted from the first signal.
     points: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()  # patterns of output files, as the op log labels them
     rules: tuple[str, ...] = ()  # faults without a kill, as JSON
     keep_data: bool = False  # record the bytes as well
     observe_reads: bool = False
@@ -150,6 +151,7 @@ def make_spec(
             oplog=str(folder / "ops"),
             control=str(folder / "s"),
             points=files.points,
+            records=files.records,
             rules=files.rules,
             discard_data=not files.keep_data,
             observe_reads=files.observe_reads,

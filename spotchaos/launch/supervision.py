@@ -25,6 +25,7 @@ def supervision_of(
     oplog: str,
     control: str,
     points: Sequence[str] = (),
+    records: Sequence[str] = (),
     rules: Sequence[str] = (),
     discard_data: bool = True,
     observe_reads: bool = False,
@@ -41,6 +42,7 @@ def supervision_of(
         oplog: path of the op log, outside of them.
         control: path of the attempt's socket, for halts.
         points: kill points, spelled as in plans.
+        records: patterns of labels of output files.
         rules: faults without a kill, as the JSON of `notify_rules.Rule`.
         discard_data: record lengths, not bytes.
         observe_reads: also record what is looked up and read.
@@ -56,6 +58,7 @@ def supervision_of(
         "oplog": oplog,
         "socket": control,
         "points": list(points),
+        "records": list(records),
         "rules": list(rules),
         "discard_data": discard_data,
         "observe_reads": observe_reads,
@@ -87,6 +90,7 @@ def serve(connection: socket.socket, options: dict[str, Any]) -> None:
         oplog=options["oplog"],
         control=control.detach(),
         points=tuple(rules.FilePoint.parse(p) for p in options["points"]),
+        records=tuple(options["records"]),
         rules=tuple(rules.Rule.parse(r) for r in options["rules"]),
         discard_data=options["discard_data"],
         observe_reads=options["observe_reads"],

@@ -102,7 +102,7 @@ def judge(
     named = [finding for oracle in ORACLES.values() for finding in oracle(case)]
     found = list(without_consequences(recast(named, case)))
     findings = _in_order(_settled(_without_skipped(found, trial)))
-    verdict = _verdict(findings, promise, counts)
+    verdict = verdict_of(findings, promise, counts)
     if verdict is Verdict.HELD:
         nothing = proves_nothing(case, resume_after_finish=resume_after_finish)
         if nothing is not None:
@@ -112,7 +112,7 @@ def judge(
         findings=tuple(findings),
         notes=tuple(_notes((*note_restored(case), *note_interruption(case)))),
         resumes=tuple(map(_resume, case.resumes())),
-        holds_up_to=_holds_up_to(findings),
+        holds_up_to=strongest_kept(findings),
         ledger=ledger(case),
     )
 
@@ -166,9 +166,10 @@ def _in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: (f.attempt or 0, order[f.name]))
 
 
-def _verdict(
+def verdict_of(
     findings: Sequence[Finding], promise: str, counts: Callable[[str], bool]
 ) -> Verdict:
+    """Return what findings come to: those that count and break the promise convict."""
     wanted = PROMISES.index(promise)
     known = [f.name for f in findings if f.name not in UNKNOWN]
     broken = [name for name in known if PROMISES.index(breaks(name)) <= wanted]
@@ -184,7 +185,7 @@ def acquitted(findings: Iterable[Finding]) -> Verdict:
     return Verdict.UNKNOWN if is_unknown else Verdict.HELD
 
 
-def _holds_up_to(findings: Sequence[Finding]) -> str | None:
+def strongest_kept(findings: Sequence[Finding]) -> str | None:
     """Return the strongest promise that nothing found breaks, or None."""
     if any(f.name in UNKNOWN for f in findings):
         return None

@@ -103,6 +103,15 @@ def _baseline(baseline: Baseline, *, kept: list[dict[str, Any]]) -> dict[str, An
         "not_compared": list(baseline.not_compared),
         "resume_points": list(baseline.patterns),
         "notes": kept,
+        "outputs": None
+        if baseline.outputs is None
+        else {
+            "said": baseline.outputs.counted,
+            "files": len(baseline.outputs.sizes),
+            "records": baseline.outputs.records,
+            "written": baseline.outputs.written,
+            "alone": baseline.outputs.is_alone,
+        },
     }
 
 

@@ -134,6 +134,9 @@ def _what_held(document: Mapping[str, Any]) -> str:
             " --fail-on."
         )
     explored = document["coverage"].get("crash_states")
+    left = (document.get("baseline") or {}).get("outputs")
+    if left and left["alone"]:
+        return _what_is_left(document, left, explored)
     if isinstance(explored, Mapping) and explored.get("held"):
         # The report's only trial is an example of them.
         count = explored["held"]
@@ -165,6 +168,21 @@ def _reclaim_costs(document: Mapping[str, Any]) -> str:
     return (
         f"A reclaim costs you {seconds:.{0 if seconds >= 10 else 1}f} s and {steps}"
         f" step{'' if steps == 1 else 's'} (`spotchaos cost` says how many dollars)."
+    )
+
+
+def _what_is_left(
+    document: Mapping[str, Any], left: Mapping[str, Any], explored: Any
+) -> str:
+    """Say what held of a program that is judged by its outputs."""
+    count = sum(len(trial["attempts"]) - 1 for trial in document["trials"])
+    when = f"after {'an interruption' if count == 1 else f'{count} interruptions'}"
+    if isinstance(explored, Mapping) and explored.get("held"):
+        count = explored["held"]
+        when = f"from {'the crash state' if count == 1 else f'{count} crash states'}"
+    return (
+        f"Each run that went on {when} left the same outputs: {left['said']}, each there"
+        " once, whole and equal."
     )
 
 

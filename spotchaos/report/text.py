@@ -118,7 +118,11 @@ class TextReport:
         times = {1: "once", 2: f"twice, {equal}"}.get(runs, f"{runs} times, {equal}")
         ranks = f" on {baseline.world_size} ranks" if baseline.world_size > 1 else ""
         seconds = baseline.first.wall_s
-        said = f"baseline   {baseline.horizon} steps{ranks} in {seconds:.1f} s, {times}"
+        left = baseline.outputs
+        done = f"{baseline.horizon} steps"
+        if left is not None and left.is_alone:
+            done = left.counted
+        said = f"baseline   {done}{ranks} in {seconds:.1f} s, {times}"
         self.print_lines([[(said, "")]])
         control = baseline.control
         if control is not None and control.attempts:

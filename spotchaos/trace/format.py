@@ -92,6 +92,7 @@ ORDERS: dict[str, Any] = {
     "mark_every_site": False,  # also those that every step reaches
     "record": None,  # path of an op log: write what Python can see of file ops there
     "then": [],  # "SITE:N" or "SITE:N@R", counted from when the page says "struck"
+    "inference": False,  # nothing is trained: every forward is a site
     "slow": None,  # [rank, seconds]: that rank waits so long at each step and each save
     "faults": [],  # what Python is to refuse, see probe/refusals.py
     "allow_network": True,  # False: the probe refuses what is not loopback
@@ -117,7 +118,14 @@ PROBE_SITES: tuple[str, ...] = (
 LIVE = "live"
 
 # Sites that the supervisor of file operations reaches.
-FILE_SITES: tuple[str, ...] = ("file-op", "write", "rename", "unlink", "fsync")
+FILE_SITES: tuple[str, ...] = (
+    "file-op",
+    "write",
+    "rename",
+    "unlink",
+    "fsync",
+    "record",
+)
 # Sites that the object store reaches.
 STORE_SITES: tuple[str, ...] = ("upload-part",)
 SITES: tuple[str, ...] = PROBE_SITES[:-1] + FILE_SITES + STORE_SITES + ("finish",)

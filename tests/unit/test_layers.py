@@ -14,7 +14,14 @@ PACKAGE = Path(spotchaos.__file__).parent
 BASE = {"errors"}
 NOUNS = BASE | {"model", "findings", "clock", "settings", "timing"}
 PLANS = NOUNS | {"plan", "trace", "events", "strategies", "scenario", "token"}
-PLANS |= {"options", "spellings", "followups", "config", "explanations"}
+PLANS |= {
+    "options",
+    "output_options",
+    "spellings",
+    "followups",
+    "config",
+    "explanations",
+}
 ALLOWED = {
     "errors": set(),
     "clock": BASE,
@@ -26,7 +33,8 @@ ALLOWED = {
     "followups": BASE | {"plan", "trace"},
     "settings": BASE | {"findings", "plan", "followups"},
     "spellings": set(),
-    "options": BASE | {"settings", "plan", "findings", "spellings"},
+    "output_options": {"spellings"},
+    "options": BASE | {"settings", "plan", "findings", "spellings", "output_options"},
     "config": BASE | {"options", "settings"},
     "token": BASE | {"plan", "settings"},
     "events": NOUNS,

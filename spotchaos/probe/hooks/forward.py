@@ -93,6 +93,9 @@ def hook_forward(torch: Any) -> None:
 def _begun(module: Any, args: Any, kwargs: Any, *, trains: bool) -> Forward | None:
     """Return the forward that begins; None for a call that trains nothing."""
     try:
+        if SESSION.orders["inference"]:
+            SESSION.site("forward")
+            return None
         owners = OWNERS.of(module)
         if not SESSION.may_train():
             return None

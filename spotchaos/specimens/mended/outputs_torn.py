@@ -1,0 +1,16 @@
+"""No flaw: a shard gets its name when it is whole."""
+
+import os
+
+SHARDS, ROWS = 12, 8
+
+os.makedirs("shards", exist_ok=True)
+for shard in range(SHARDS):
+    path = f"shards/{shard:03d}.bin"
+    if os.path.exists(path):
+        continue
+    with open("shards/current.tmp", "wb") as out:
+        for row in range(ROWS):
+            out.write(bytes((shard * ROWS + row + at) % 251 for at in range(512)))
+            out.flush()
+    os.replace("shards/current.tmp", path)
