@@ -144,6 +144,25 @@ class Trial(Struct):
     wall_s: Seconds | None = None
 
 
+class Outputs(Struct):
+    """What an uninterrupted run left behind, where that is judged."""
+
+    said: str
+    alone: bool
+    files: Count = 0
+    records: Count | None = None
+    written: Count | None = None
+
+
+class Measured(Struct):
+    """One time, size or number of `timing`."""
+
+    median: Seconds
+    p10: Seconds
+    p90: Seconds
+    n: Count
+
+
 class Baseline(Struct):
     """What the uninterrupted runs showed."""
 
@@ -155,6 +174,7 @@ class Baseline(Struct):
     differs_at: str | None = None
     not_compared: list[str] | None = None
     notes: list[Named] = []
+    outputs: Outputs | None = None
 
 
 class CrashClass(Struct):
@@ -256,3 +276,4 @@ class Report(Struct):
     wall_s: Seconds | None = None
     cpu_s: Seconds | None = None
     interrupted: bool = False
+    timing: dict[str, Measured | None] | None = None

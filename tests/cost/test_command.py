@@ -30,6 +30,8 @@ def a_report(folder, timing):
     path = folder / "report.json"
     content = {
         "schema": 1,
+        "spotchaos": "0.2.0",
+        "seed": 0,
         "verdict": "held",
         "promise": "bitwise",
         "command": ["python", "train.py"],
@@ -170,11 +172,18 @@ def test_what_makes_no_sense_is_a_usage_error(report, words, said):
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("timing", [None, {}, "fast", {"step_s": {"median": "1"}}])
+@pytest.mark.parametrize("timing", [None, {}])
 def test_a_report_that_measured_nothing_is_refused(tmp_path, timing):
     status, output = cost(a_report(tmp_path, timing), "--hours", 2)
     assert status == 2
     assert "measured nothing: it has no time of a step" in output
+
+
+@pytest.mark.parametrize("timing", ["fast", {"step_s": {"median": "1"}}])
+def test_a_report_whose_times_are_damaged_says_so(tmp_path, timing):
+    status, output = cost(a_report(tmp_path, timing), "--hours", 2)
+    assert status == 2
+    assert "is damaged at" in output
 
 
 def test_a_report_without_a_save_asks_for_one(tmp_path):
