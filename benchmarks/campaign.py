@@ -17,9 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.events import Outcome
-from spotchaos.settings import Settings
 
 TOY = Path(__file__).parents[1] / "scenarios" / "programs" / "toy.py"
 

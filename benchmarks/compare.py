@@ -291,7 +291,7 @@ def row_first(args):
         )
         words = [sys.executable, "-m", "spotchaos", "--help"]
         best = min(measured(lambda c: c.run(words, folder))[1].cpu_s for _ in range(5))
-        code = "import sys, spotchaos.campaign; print('torch' in sys.modules)"
+        code = "import sys, spotchaos.campaign.campaign; print('torch' in sys.modules)"
         done, _ = measured(lambda c: c.run([sys.executable, "-c", code], folder))
         print(
             f"--help: {1000 * best:.0f} ms of CPU; the harness imports torch: {done.stdout.strip()}"
@@ -359,16 +359,16 @@ def row_dumps(args):
 
 COLD = """
 import dataclasses
-import spotchaos.options
+import spotchaos.config.options
 
-real = spotchaos.options.make_settings
+real = spotchaos.config.options.make_settings
 
 
 def cold(*values, **named):
     return dataclasses.replace(real(*values, **named), warm=False, no_skip=True)
 
 
-spotchaos.options.make_settings = cold
+spotchaos.config.options.make_settings = cold
 """
 
 

@@ -18,19 +18,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spotchaos.baseline import Groundwork
-from spotchaos.campaign import Campaign
-from spotchaos.chance import draw
+from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.campaign import Campaign
+from spotchaos.campaign.skipping import prepare
 from spotchaos.clock import SystemClock
+from spotchaos.config.options import make_settings
+from spotchaos.config.plan import Plan
 from spotchaos.events import Event
-from spotchaos.harness import SPECIMENS
-from spotchaos.harness.groundworks import Groundworks
-from spotchaos.harness.specimens import Specimen, read_table
 from spotchaos.model import Verdict
-from spotchaos.moments import Moments
-from spotchaos.options import make_settings
-from spotchaos.plan import Plan
-from spotchaos.skipping import prepare
+from spotchaos.planning.chance import draw
+from spotchaos.planning.moments import Moments
+from spotchaos.pytest_support import SPECIMENS
+from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.specimen_runs import Specimen, read_table
 
 MARKS = (5, 20, 50)
 

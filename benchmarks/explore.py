@@ -27,8 +27,8 @@ def main():
     command = tuple(w for w in given.command if w != "--") or ("python", "train.py")
 
     from spotchaos.clock import SystemClock
-    from spotchaos.exploration import Exploration
-    from spotchaos.settings import Settings
+    from spotchaos.config.settings import Settings
+    from spotchaos.explore.exploration import Exploration
 
     told = {}
 

@@ -51,7 +51,7 @@ Path(sys.argv[4]).write_text(json.dumps({"training loop, 200 steps": [best]}))
 
 def timed(code, work, megabytes, repeats, *, supervised):
     """Run the program; return its own timings by name, in seconds."""
-    from spotchaos.launch.supervisor import Options, run_supervised
+    from spotchaos.launch.supervisor.supervisor import Options, run_supervised
 
     root = work / "root"
     root.mkdir()
@@ -94,7 +94,7 @@ def recording(work, megabytes, repeats):
 
 def enumeration(work):
     """Time the states of four saves of a toy, model by model."""
-    from spotchaos.launch.supervisor import Options, run_supervised
+    from spotchaos.launch.supervisor.supervisor import Options, run_supervised
     from spotchaos.persistence import oplog
     from spotchaos.persistence.crash_states import Tally, distinct, enumerate_states
     from spotchaos.persistence.history import History

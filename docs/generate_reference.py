@@ -12,14 +12,14 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from spotchaos.config.options import OPTIONS
+from spotchaos.config.settings import NOT_YET
 from spotchaos.explanations import page
 from spotchaos.findings import FINDINGS, NOTES, UNKNOWN, breaks
 from spotchaos.injectors.disks import DISK_FAULTS
 from spotchaos.injectors.storage_faults import STORAGE_FAULTS
-from spotchaos.options import OPTIONS
 from spotchaos.providers.profiles import profile
 from spotchaos.providers.stories import SERVICE_VARIANTS, STEMS, VARIANTS
-from spotchaos.settings import NOT_YET
 from spotchaos.trace.format import FILE_SITES, PROBE_SITES, SITES, STORE_SITES
 
 HERE = Path(__file__).parent / "reference"

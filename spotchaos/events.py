@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spotchaos.config.settings import Settings
 from spotchaos.model import Attempt, Baseline, Judgement, Note, Trial, Verdict
-from spotchaos.settings import Settings
-from spotchaos.timing import Timing
+from spotchaos.trace.timing import Timing
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from spotchaos.harness import Harness
-    from spotchaos.harness.scenarios import ScenarioFile
+    from spotchaos.pytest_support import Harness
+    from spotchaos.pytest_support.scenarios import ScenarioFile
 
 # Files that configure a tool, and are no scenario although they end in `.toml`.
 NOT_SCENARIOS = ("pyproject.toml", "spotchaos.toml", "EXPECTED.toml")
@@ -74,7 +74,7 @@ def _demand_values(config: pytest.Config) -> None:
         given = config.getoption(option)
         if given is None:
             continue
-        from spotchaos.spellings import words
+        from spotchaos.config.spellings import words
 
         try:
             words(given)
@@ -97,7 +97,7 @@ def pytest_collect_file(
         return None
     if not (_is_scenario(file_path, parent) or _is_named(file_path, parent)):
         return None
-    from spotchaos.harness.scenarios import ScenarioFile
+    from spotchaos.pytest_support.scenarios import ScenarioFile
 
     found: ScenarioFile = ScenarioFile.from_parent(parent, path=file_path)
     return found
@@ -119,8 +119,8 @@ def _is_named(path: Path, parent: pytest.Collector) -> bool:
 
 @pytest.fixture
 def spotchaos(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
-    """Carry out a plan on a command or a callable; see `spotchaos.harness.Harness`."""
-    from spotchaos.harness import Harness
+    """Carry out a plan on a command or a callable; see `spotchaos.pytest_support.Harness`."""
+    from spotchaos.pytest_support import Harness
 
     marker = request.node.get_closest_marker("interrupted")
     options: dict[str, Any] = {} if marker is None else dict(marker.kwargs)
@@ -148,7 +148,7 @@ def azure_events() -> Iterator[Any]:
 
 
 def _in_process(provider: str) -> Iterator[Any]:
-    from spotchaos.harness.fakes import in_process
+    from spotchaos.pytest_support.fakes import in_process
 
     with in_process(provider) as fake:
         yield fake
@@ -157,7 +157,7 @@ def _in_process(provider: str) -> Iterator[Any]:
 @pytest.fixture
 def spot_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Serve an S3 on loopback that fails as told; boto3 finds it through variables."""
-    from spotchaos.harness.fakes import object_store
+    from spotchaos.pytest_support.fakes import object_store
 
     with object_store(monkeypatch) as store:
         yield store
@@ -165,9 +165,9 @@ def spot_s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.fixture
 def ddp(tmp_path: Path) -> Any:
-    """Run a function on N gloo ranks; see `spotchaos.harness.ddp.run_ranks`."""
+    """Run a function on N gloo ranks; see `spotchaos.pytest_support.ddp.run_ranks`."""
     from functools import partial
 
-    from spotchaos.harness.ddp import run_ranks
+    from spotchaos.pytest_support.ddp import run_ranks
 
     return partial(run_ranks, folder=tmp_path)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.errors import UsageError
-from spotchaos.plan import KillPoint, Plan
 
 # Sites of a step, simplest first: sampled_from shrinks towards the first.
 STEP_SITES = ("step-end", "optimizer-step", "backward", "forward")

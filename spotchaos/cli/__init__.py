@@ -14,12 +14,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "every state that a crash could leave on disk, each one resumed",
     ),
     "replay": ("spotchaos.cli.replay", "carry out one known plan again"),
-    "report": ("spotchaos.cli.report", "render a report again, or compare two"),
+    "report": ("spotchaos.cli.stored_report", "render a report again, or compare two"),
     "cost": ("spotchaos.cli.cost", "what training costs on spot machines"),
     "explain": ("spotchaos.cli.explain", "what a finding means and how to mend it"),
     "imds": ("spotchaos.cli.imds", "a metadata server that plays a notice"),
-    "s3": ("spotchaos.cli.s3", "an S3 that fails as told"),
-    "specimens": ("spotchaos.cli.specimens", "the flawed and mended programs"),
+    "s3": ("spotchaos.cli.s3_server", "an S3 that fails as told"),
+    "specimens": ("spotchaos.cli.specimen_table", "the flawed and mended programs"),
     "doctor": ("spotchaos.cli.doctor", "what this machine can do"),
 }
 

@@ -11,9 +11,8 @@ from typing import Any
 import click
 
 from spotchaos.clock import SystemClock
-from spotchaos.config import read_config, read_known
-from spotchaos.errors import UsageError
-from spotchaos.options import (
+from spotchaos.config.option_files import read_config, read_known
+from spotchaos.config.options import (
     BY_NAME,
     OUTPUT,
     Option,
@@ -21,7 +20,8 @@ from spotchaos.options import (
     options_of,
     read_option,
 )
-from spotchaos.settings import NOT_YET, Settings
+from spotchaos.config.settings import NOT_YET, Settings
+from spotchaos.errors import UsageError
 
 # The reference trainer, in the interpreter that runs us.
 REFERENCE = (sys.executable, "-m", "spotchaos.training", "--out", "{out}")

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from spotchaos.campaign.ending import ENDING
+from spotchaos.campaign.totals import gather
 from spotchaos.cli.arguments import Outputs
 from spotchaos.cli.front import (
     HELD,
@@ -17,17 +19,15 @@ from spotchaos.cli.front import (
     say_error,
     status_without,
 )
-from spotchaos.cli.output import Output
-from spotchaos.ending import ENDING
+from spotchaos.cli.standard_output import Output
+from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError, ReportError, UsageError
 from spotchaos.events import BaselineDone, Event, Listener, Outcome, Started, TrialDone
 from spotchaos.model import Verdict, worst
 from spotchaos.report.document import Document
 from spotchaos.report.formats import check_writable, write_reports
 from spotchaos.report.redact import redact
-from spotchaos.report.text import TextReport
-from spotchaos.settings import Settings
-from spotchaos.totals import gather
+from spotchaos.report.terminal import TextReport
 
 Campaign = Callable[[Settings, Listener], Outcome]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from spotchaos.config.spellings import seconds
 from spotchaos.errors import UsageError
-from spotchaos.spellings import seconds
-from spotchaos.timing import Timing
+from spotchaos.trace.timing import Timing
 
 EPILOG = """\b
   spotchaos cost report.json --hours 60 --mtbf 4 --provider aws
@@ -167,7 +167,7 @@ def _study(question: Any, timing: Timing, measured: Timing, asked: Any) -> Any:
     from dataclasses import replace
 
     from spotchaos.cost.asking import question_of
-    from spotchaos.cost.document import make_document
+    from spotchaos.cost.cost_document import make_document
     from spotchaos.cost.study import alone, study
 
     found = study(question)
@@ -266,11 +266,11 @@ def _measured(program: tuple[str, ...], *, notice: str | None) -> Timing:
     """Measure a command, and hear of its notice if the provider's can be played."""
     from rich.console import Console
 
-    from spotchaos.config import read_config
+    from spotchaos.campaign.timed_runs import measure
+    from spotchaos.config.option_files import read_config
+    from spotchaos.config.options import make_settings, options_of
     from spotchaos.events import Event, PhaseStarted
-    from spotchaos.options import make_settings, options_of
     from spotchaos.providers.stories import STEMS
-    from spotchaos.timed_runs import measure
 
     console = Console(stderr=True, highlight=False, markup=False)
 

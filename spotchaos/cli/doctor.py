@@ -18,10 +18,10 @@ from spotchaos import __version__
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> int:
     """Say what this machine can isolate, record and interrupt."""
-    from spotchaos.launch.credentials import removed_names
-    from spotchaos.launch.mechanisms import find_mechanisms
-    from spotchaos.launch.remedies import find_place, remedies
-    from spotchaos.launch.supervisor import supervisor_available
+    from spotchaos.launch.isolation.credentials import removed_names
+    from spotchaos.launch.isolation.mechanisms import find_mechanisms
+    from spotchaos.launch.isolation.remedies import find_place, remedies
+    from spotchaos.launch.supervisor.supervisor import supervisor_available
 
     mechanisms = find_mechanisms()
     available, reason = supervisor_available()
@@ -60,7 +60,7 @@ def command() -> int:
 
 def _rights() -> str:
     """Return which of root's rights attempts keep."""
-    from spotchaos.launch import capabilities
+    from spotchaos.launch.isolation import capabilities
 
     kept = capabilities.names_of(capabilities.kept_of(capabilities.held_here()))
     names = ", ".join(name.removeprefix("CAP_").lower() for name in kept)
@@ -70,8 +70,8 @@ def _rights() -> str:
 
 def _recorder(*, available: bool) -> tuple[str, tuple[str, ...]]:
     """Return how an exploration records a run, and what that does not show."""
-    from spotchaos.announced import NOT_SEEN
-    from spotchaos.launch import strace
+    from spotchaos.launch.supervisor import strace
+    from spotchaos.recording.python_recorder import NOT_SEEN
 
     if available:
         return "recorded by seccomp notification", ()

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from spotchaos.cli.arguments import Command, read_arguments, with_options
+from spotchaos.config.settings import NOT_YET
 from spotchaos.errors import UsageError
-from spotchaos.settings import NOT_YET
 
 EPILOG = """\b
   spotchaos explore -- python train.py
@@ -36,5 +36,5 @@ def command(program: tuple[str, ...], **given: Any) -> int:
         )
     from spotchaos.cli.campaigns import carry_out
 
-    explore = importlib.import_module("spotchaos.exploration").explore
+    explore = importlib.import_module("spotchaos.explore.exploration").explore
     return carry_out(explore, settings, outputs)

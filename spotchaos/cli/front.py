@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 import click
 
-from spotchaos.cli.output import guarded
-from spotchaos.ending import interruptible
+from spotchaos.campaign.ending import interruptible
+from spotchaos.cli.standard_output import guarded
 from spotchaos.errors import (
     HarnessError,
     SpotchaosError,

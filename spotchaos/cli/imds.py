@@ -10,8 +10,9 @@ from threading import Event
 
 import click
 
-from spotchaos.cli.phases import Script, cue, script
+from spotchaos.cli.imds_script import Script, cue, script
 from spotchaos.cli.serve import interruptible, say
+from spotchaos.config.spellings import file_name, seconds
 from spotchaos.errors import UsageError
 from spotchaos.providers import PROVIDERS
 from spotchaos.providers.scripts import Cue, scripted
@@ -19,7 +20,6 @@ from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ENDLESS, ServiceFault
 from spotchaos.providers.serving import on_loopback
 from spotchaos.providers.stories import STEMS, Story, story
-from spotchaos.spellings import file_name, seconds
 
 
 def _seconds(text: str) -> float:

@@ -20,13 +20,13 @@ from spotchaos.cli.arguments import (
     outputs_of,
     with_options,
 )
-from spotchaos.config import read_config
+from spotchaos.config.option_files import read_config
+from spotchaos.config.options import BY_NAME, make_settings
+from spotchaos.config.replay_token import PREFIX, decode, encode, settings_of
+from spotchaos.config.settings import Settings
 from spotchaos.errors import ReportError, UsageError
 from spotchaos.events import Listener, Outcome
-from spotchaos.options import BY_NAME, make_settings
 from spotchaos.persistence.tokens import in_recording
-from spotchaos.settings import Settings
-from spotchaos.token import PREFIX, decode, encode, settings_of
 
 EPILOG = """\b
   spotchaos replay sc1:eyJwbGFuIjoic3RlcC1lbmQ6MTIifQ -- python train.py
@@ -90,13 +90,13 @@ def command(
     from spotchaos.cli.campaigns import carry_out
 
     if state is not None:
-        from spotchaos.exploration import replay
+        from spotchaos.explore.exploration import replay
 
         def again(settings: Settings, listener: Listener) -> Outcome:
             return replay(settings, listener, content["plan"])
 
         return carry_out(again, settings, outputs_of(values))
-    from spotchaos.campaign import run
+    from spotchaos.campaign.campaign import run
 
     return carry_out(run, settings, outputs_of(values))
 
@@ -113,7 +113,7 @@ def _show(
     Raises:
         UsageError: this machine cannot protect its user from it, and nobody vouches.
     """
-    from spotchaos.launch.mechanisms import find_mechanisms
+    from spotchaos.launch.isolation.mechanisms import find_mechanisms
 
     for name, words in theirs.items():
         print(f"{name} of {_visible(target)}: {_visible(shlex.join(words))}")

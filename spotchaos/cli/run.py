@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from spotchaos.cli.arguments import Command, read_arguments, with_options
-from spotchaos.settings import Settings
+from spotchaos.config.settings import Settings
 
 EPILOG = """\b
   spotchaos run --kill-at random -- python train.py
@@ -32,7 +32,7 @@ Exit status: 0 held, 1 violated, 2 usage error, 3 unknown."""
 def command(program: tuple[str, ...], **given: Any) -> int:
     """Interrupt a training program, resume it, and compare it with a clean run."""
     settings, outputs = read_arguments("run", given, program)
-    from spotchaos.campaign import run
+    from spotchaos.campaign.campaign import run
     from spotchaos.cli.campaigns import carry_out
     from spotchaos.events import Listener, Outcome
 

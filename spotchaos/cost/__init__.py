@@ -24,7 +24,7 @@ from spotchaos.cost.search import Searched, best_interval
 from spotchaos.cost.simulate import simulate
 from spotchaos.cost.study import Question, study
 from spotchaos.cost.traces import Trace, read_traces
-from spotchaos.timing import Measured, Timing
+from spotchaos.trace.timing import Measured, Timing
 
 __all__ = [
     "Bill",

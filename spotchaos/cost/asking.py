@@ -13,7 +13,7 @@ from spotchaos.cost.study import Question
 from spotchaos.cost.traces import Trace
 from spotchaos.cost.units import nano, us
 from spotchaos.errors import UsageError
-from spotchaos.timing import Measured, Timing
+from spotchaos.trace.timing import Measured, Timing
 
 # Beyond that the simulation would take minutes, and a run of ten years nobody pays.
 MOST_HOURS = 24 * 3660

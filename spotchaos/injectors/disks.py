@@ -19,8 +19,14 @@ from typing import Any, Final, Self
 from spotchaos.errors import UsageError, closest
 from spotchaos.injectors.file_times import TIMES, move_times
 from spotchaos.injectors.storage_faults import STORAGE_FAULTS
-from spotchaos.launch.notify_rules import PAGE, UNNUMBERED, Gate, Rule, rule_for
-from spotchaos.launch.view import View
+from spotchaos.launch.isolation.view import View
+from spotchaos.launch.supervisor.notify_rules import (
+    PAGE,
+    UNNUMBERED,
+    Gate,
+    Rule,
+    rule_for,
+)
 from spotchaos.model import Attempt, SaveMark, Struck
 from spotchaos.persistence.oplog import FileOp, OpLog
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from spotchaos.launch.view import Changed, View
+from spotchaos.launch.isolation.view import Changed, View
 
 # `clock-skew`: the machine's clock was ahead of that of the next one.
 # `equal-times`: an archive or a store that keeps one time for all, or whole days.

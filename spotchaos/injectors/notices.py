@@ -15,7 +15,7 @@ from pathlib import Path
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError
 from spotchaos.providers import PROVIDERS
-from spotchaos.providers.environment import environment_for
+from spotchaos.providers.machine_profile import environment_for
 from spotchaos.providers.notice import Notice
 from spotchaos.providers.profiles import profile
 from spotchaos.providers.service import Entry, NoticeService

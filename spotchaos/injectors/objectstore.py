@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from spotchaos.clock import Clock
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.injectors.s3_manners import AsS3
+from spotchaos.injectors.s3_compatibility import AsS3
 from spotchaos.injectors.storage_dialects import Dialect, GsDialect, S3Dialect
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.injectors.storage_layer import Entry, StorageLayer

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import DiskFault
-from spotchaos.launch.notify_rules import rule_for
+from spotchaos.launch.supervisor.notify_rules import rule_for
 from spotchaos.model import SaveMark, Struck
 
 # What Python cannot be made to see: it writes on by itself after either.

@@ -21,7 +21,7 @@ from spotchaos.oracles.dumps import compare_dumps
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.restored import FINDING_OF
 from spotchaos.oracles.views import Difference
-from spotchaos.oracles.words import HINTS, listed, name_of, steps_of
+from spotchaos.oracles.wording import HINTS, listed, name_of, steps_of
 from spotchaos.trace.format import COMPONENTS
 
 # Ranks from which on the order of a ring's additions shows: a+b = b+a.

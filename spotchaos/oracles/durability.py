@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from spotchaos.model import Attempt, Ended, Finding, Judgement
-from spotchaos.oracles.words import ending_of, exception_of
+from spotchaos.oracles.wording import ending_of, exception_of
 
 # The resume went on, and failed at a save; or a lock of the killed one held it up.
 BLOCKED = "leftover-blocks-save"

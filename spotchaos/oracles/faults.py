@@ -9,8 +9,8 @@ from itertools import pairwise
 from spotchaos.findings import FINDINGS
 from spotchaos.model import Attempt, Ended, Finding, Struck
 from spotchaos.oracles.lineage import Case, Link, has_succeeded
-from spotchaos.oracles.saves import last_written, unsaved
-from spotchaos.oracles.words import ending_of
+from spotchaos.oracles.resume_points import last_written, unsaved
+from spotchaos.oracles.wording import ending_of
 from spotchaos.trace.format import FILE_SITES
 
 # What a resume looks like whose old checkpoint was destroyed by an error.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.ranks import trained_behind, was_not_passed_on
-from spotchaos.oracles.saves import WRITES
-from spotchaos.oracles.words import ending_of, exception_of, steps_of, where_of
+from spotchaos.oracles.rank_agreement import trained_behind, was_not_passed_on
+from spotchaos.oracles.resume_points import WRITES
+from spotchaos.oracles.wording import ending_of, exception_of, steps_of, where_of
 
 # A reclaim is a little late by the clock of the harness, never early.
 EARLY_S = 0.005

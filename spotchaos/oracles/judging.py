@@ -20,11 +20,11 @@ from spotchaos.oracles.causes import frozen, is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
 from spotchaos.oracles.faults import judge_faults, recast
 from spotchaos.oracles.interruption import judge_interruption, note_interruption
-from spotchaos.oracles.leavings import judge_leavings
+from spotchaos.oracles.leftover_files import judge_leavings
 from spotchaos.oracles.lineage import Case, Link, lay_out
 from spotchaos.oracles.progress import judge_progress
 from spotchaos.oracles.proving import proves_nothing
-from spotchaos.oracles.ranks import judge_ranks
+from spotchaos.oracles.rank_agreement import judge_ranks
 from spotchaos.oracles.repeatable import judge_first_attempt
 from spotchaos.oracles.restored import judge_restored, note_restored
 from spotchaos.oracles.samples import judge_samples, ledger

@@ -19,9 +19,9 @@ from spotchaos.model import (
     StepMark,
     Trial,
 )
+from spotchaos.oracles.discarded_steps import preludes_of, without_prelude
 from spotchaos.oracles.numbering import numbered_as
-from spotchaos.oracles.prelude import preludes_of, without_prelude
-from spotchaos.oracles.saves import (
+from spotchaos.oracles.resume_points import (
     Habit,
     Saved,
     habit_of,
@@ -46,7 +46,7 @@ from spotchaos.trace.lookup import (
     line_of,
     look_up,
 )
-from spotchaos.trace.phases import spelled_as
+from spotchaos.trace.training_phases import spelled_as
 
 
 @dataclass(frozen=True, slots=True)

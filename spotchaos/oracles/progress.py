@@ -8,8 +8,8 @@ from spotchaos.model import Attempt, Ended, Finding, ProgramException
 from spotchaos.oracles.causes import is_foreign, is_restart
 from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.oracles.lineage import Case, Link, loaded_at_start
-from spotchaos.oracles.saves import oldest_acceptable
-from spotchaos.oracles.words import ending_of, exception_of, lost, steps_of, where_of
+from spotchaos.oracles.resume_points import oldest_acceptable
+from spotchaos.oracles.wording import ending_of, exception_of, lost, steps_of, where_of
 from spotchaos.trace.lookup import STRONG
 from spotchaos.trace.tracebacks import FRAME
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spotchaos.model import Ended, Finding
 from spotchaos.oracles.interruption import has_heard, has_reacted
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.ranks import went_past_ranks
+from spotchaos.oracles.rank_agreement import went_past_ranks
 
 
 def proves_nothing(case: Case, *, resume_after_finish: bool) -> Finding | None:

@@ -15,7 +15,7 @@ from spotchaos.model import (
     StepMark,
 )
 from spotchaos.oracles.lineage import Case
-from spotchaos.oracles.words import listed, name_of
+from spotchaos.oracles.wording import listed, name_of
 from spotchaos.trace.format import COMPONENTS
 
 # What a light run has fingerprints of, and what must be equal for it to count.

@@ -19,7 +19,7 @@ from spotchaos.oracles.causes import (
 from spotchaos.oracles.lineage import Case, Link
 from spotchaos.oracles.torn import strays
 from spotchaos.oracles.views import RankView
-from spotchaos.oracles.words import (
+from spotchaos.oracles.wording import (
     HINTS,
     PLURAL,
     from_where,

@@ -20,7 +20,7 @@ from spotchaos.oracles.causes import (
     streams,
 )
 from spotchaos.oracles.lineage import Case, Link, epoch_shift
-from spotchaos.oracles.words import HINTS, on_ranks
+from spotchaos.oracles.wording import HINTS, on_ranks
 
 Sample = tuple[str, str]  # kind of id, id
 Course = Mapping[int, Mapping[int, tuple[int | None, StepMark]]]

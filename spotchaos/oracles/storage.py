@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 
 from spotchaos.model import Finding, Request, Stored
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.saves import WRITES, pattern_of, unsaved
-from spotchaos.oracles.words import listed, steps_of
+from spotchaos.oracles.resume_points import WRITES, pattern_of, unsaved
+from spotchaos.oracles.wording import listed, steps_of
 
 _DIGITS = re.compile(r"\d+")
 _WORD = re.compile(r"[\w.+-]+(?:/[\w.+-]+)*")

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from spotchaos.model import Finding, Judgement
 from spotchaos.oracles.lineage import Case, Link
-from spotchaos.oracles.words import HINTS, listed, place_of
+from spotchaos.oracles.wording import HINTS, listed, place_of
 
 # What such a checkpoint looks like to who compares whole components.
 CONSEQUENCES = frozenset(

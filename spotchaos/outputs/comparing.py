@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotchaos.model import OutputDifference
-from spotchaos.oracles.saves import pattern_of
+from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.outputs.bytewise import are_same, parting_of
 from spotchaos.outputs.masks import Rules
-from spotchaos.outputs.reading import tables_of
+from spotchaos.outputs.readers import tables_of
 from spotchaos.outputs.rows import Sheet, compare_rows
 from spotchaos.outputs.tables import Table, TornError
 

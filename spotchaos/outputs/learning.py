@@ -8,11 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 from spotchaos.model import OutputDifference
-from spotchaos.oracles.saves import pattern_of
+from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.outputs.bytewise import are_same
 from spotchaos.outputs.comparing import Tree, compare
 from spotchaos.outputs.masks import Rules, reason_to_mask, without_times
-from spotchaos.outputs.reading import tables_of
+from spotchaos.outputs.readers import tables_of
 from spotchaos.outputs.rows import bookkeeping_in
 from spotchaos.outputs.tables import Fields, Table, TornError, is_key_name
 

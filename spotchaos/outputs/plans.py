@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from spotchaos.edges import Landscape, every_file_op
+from spotchaos.config.plan import KillPoint, Plan
+from spotchaos.config.settings import Settings
 from spotchaos.errors import PlanError
 from spotchaos.model import Attempt
 from spotchaos.outputs.watching import Watch, is_record
 from spotchaos.persistence.oplog import OpLog
-from spotchaos.plan import KillPoint, Plan
-from spotchaos.settings import Settings
+from spotchaos.planning.edges import Landscape, every_file_op
 
 # Of the ops between two records, so many are interrupted at.
 MOST_BETWEEN = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from spotchaos.oracles.saves import pattern_of
+from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.persistence.oplog import OpLog
 
 # What tells how far the work is, is short.

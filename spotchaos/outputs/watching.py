@@ -10,10 +10,10 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch.spec import FileOrders
-from spotchaos.launch.view import Changed, View
+from spotchaos.launch.attempt.spec import FileOrders
+from spotchaos.launch.isolation.view import Changed, View
 from spotchaos.model import OutputsSeen
-from spotchaos.oracles.saves import pattern_of
+from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.outputs.comparing import Tree, compare
 from spotchaos.outputs.masks import Rules
 from spotchaos.persistence import oplog

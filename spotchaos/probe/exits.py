@@ -9,10 +9,10 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.paths import is_installed, told_of
 from spotchaos.probe.record import raised
 from spotchaos.probe.sample import KEEPER
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION, shield
 from spotchaos.probe.structure import LIVING, numel_of
 from spotchaos.probe.window import TRAINING

@@ -11,8 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.paths import absolute, looks_like_checkpoint, matters
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:

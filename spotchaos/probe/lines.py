@@ -2,7 +2,7 @@
 
 The harness sees system calls, not Python. So before a call that may change files the
 innermost line of the program goes into a table in a mapped file, from which the harness
-reads the entry of the thread that waits. Its format is that of `launch/frames.py`.
+reads the entry of the thread that waits. Its format is that of `launch/supervisor/frames.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import sysconfig
 import threading
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.paths import inside
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:

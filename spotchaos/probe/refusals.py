@@ -14,8 +14,8 @@ import threading
 from time import monotonic, sleep  # noqa: TID251  it is the program that waits
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.paths import absolute, inside, looks_like_checkpoint, matters
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:

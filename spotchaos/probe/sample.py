@@ -12,7 +12,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from spotchaos.probe import components, streams
+from spotchaos.probe import components, rng_streams
 from spotchaos.probe.own_generators import OWN_GENERATORS
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, STRUCTURE
@@ -236,9 +236,11 @@ class Sample:
 
     def read_streams(self) -> None:
         """Read the random streams of this moment."""
-        self.rng = streams.read_streams(components.generators(), OWN_GENERATORS.live())
+        self.rng = rng_streams.read_streams(
+            components.generators(), OWN_GENERATORS.live()
+        )
         for name, stream in self.rng.items():
-            self.components[name] = streams.fingerprint(stream)
+            self.components[name] = rng_streams.fingerprint(stream)
 
     def _hash_steady(self, found: Found) -> None:
         for name in _STEADY:

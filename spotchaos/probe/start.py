@@ -10,7 +10,8 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from spotchaos.probe import recorder
+from spotchaos.probe import file_op_recorder
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.exits import watch_exit, watch_hang
 from spotchaos.probe.files import watch_files
 from spotchaos.probe.held import weights_in
@@ -20,7 +21,6 @@ from spotchaos.probe.lines import LINES
 from spotchaos.probe.redirect import install
 from spotchaos.probe.refusals import Refusals
 from spotchaos.probe.sample import KEEPER
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, parameters_of
 from spotchaos.probe.window import TRAINING
@@ -74,7 +74,7 @@ def watch() -> None:
             SESSION.trouble("table of lines", error)
     if SESSION.orders["record"] and SESSION.role == "main":
         try:
-            recorder.begin(SESSION.orders["record"])
+            file_op_recorder.begin(SESSION.orders["record"])
         except OSError as error:
             SESSION.trouble("recording of file ops", error)
     if SESSION.role == "main":

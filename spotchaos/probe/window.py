@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from spotchaos.probe.averages import AVERAGES
 from spotchaos.probe.batch import OUTPUTS, Batch
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.components import (
     gradients_of,
     shared_gradients,
@@ -21,10 +22,9 @@ from spotchaos.probe.components import (
 from spotchaos.probe.dump import DUMPS
 from spotchaos.probe.forwards import Forward, Loss, loss_of, made, without_blind
 from spotchaos.probe.frozen import Frozen
+from spotchaos.probe.optimizer_phases import Turns
 from spotchaos.probe.own_generators import OWN_GENERATORS
-from spotchaos.probe.phases import Turns
 from spotchaos.probe.sample import KEEPER, Found, Sample
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION, shield
 from spotchaos.probe.structure import LIVING, STRUCTURE, numel_of, parameters_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.saves import SAVES
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from spotchaos.providers.notice import (
     next_change,
     reclaim_at,
 )
-from spotchaos.providers.plain import PlainNotice
+from spotchaos.providers.notice_file import PlainNotice
 from spotchaos.providers.service_faults import SLOW_S, ServiceFault
 from spotchaos.providers.stories import Story
 

@@ -19,7 +19,6 @@ from urllib.parse import parse_qsl
 from spotchaos.errors import UsageError
 from spotchaos.providers import ADDRESSES
 from spotchaos.providers.control import PREFIX, carry_out
-from spotchaos.providers.environment import url_host
 from spotchaos.providers.exchange import Delivery, Request
 from spotchaos.providers.loopback import (
     LoopbackServer,
@@ -29,6 +28,7 @@ from spotchaos.providers.loopback import (
     read_body,
     wait_for_goodbye,
 )
+from spotchaos.providers.machine_profile import url_host
 from spotchaos.providers.notice import Notice
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.service_faults import ServiceFault

@@ -20,7 +20,7 @@ from spotchaos.report.cost_screen import (
     sentence,
     spent,
 )
-from spotchaos.report.drawing import WIDTH, draw_svg, is_number
+from spotchaos.report.svg import WIDTH, draw_svg, is_number
 
 MOST_ROWS = 14
 LEFT = 160

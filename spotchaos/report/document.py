@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spotchaos import __version__
+from spotchaos.config.replay_token import make_token
+from spotchaos.config.settings import Settings
 from spotchaos.events import Outcome
 from spotchaos.model import Attempt, Baseline, Finding, Judgement, Note, Resume, Trial
 from spotchaos.report.gate import known_entries
 from spotchaos.report.redact import mask_secrets
 from spotchaos.report.timeline import loss_series, timeline
-from spotchaos.settings import Settings
-from spotchaos.token import make_token
 
 SCHEMA = 1
 

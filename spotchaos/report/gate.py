@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spotchaos.settings import Settings
+from spotchaos.config.settings import Settings
 
 Document = Mapping[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from spotchaos.report.drawing import WIDTH, draw_svg, is_number
+from spotchaos.report.svg import WIDTH, draw_svg, is_number
 
 MOST_ROWS = 40
 

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from spotchaos.explanations import page
-from spotchaos.report import crash_states, drawing, grace
+from spotchaos.report import exploration_screen, grace, svg
 from spotchaos.report.gate import gate_remarks, suppression
 from spotchaos.report.github import first_of_each
 from spotchaos.report.redact import cleaned, one_line
@@ -42,15 +42,15 @@ def render(document: Mapping[str, Any]) -> str:
         baseline=baseline,
         pages={f["name"]: _explanation(f["name"]) for f in findings},
         counts={v: sum(t["verdict"] == v for t in trials) for v in _VERDICTS},
-        losses=drawing.losses(loss),
-        curves=[drawing.curve_name(n) for n in list(loss)[: drawing.MOST_SERIES + 1]],
-        differences=drawing.differences(loss),
-        weights=drawing.weights_apart(trials),
+        losses=svg.losses(loss),
+        curves=[svg.curve_name(n) for n in list(loss)[: svg.MOST_SERIES + 1]],
+        differences=svg.differences(loss),
+        weights=svg.weights_apart(trials),
         remarks=gate_remarks(document),
-        states=crash_states.counted(document),
+        states=exploration_screen.counted(document),
         map=crash_map(document.get("classes") or ()),
         grace=grace.draw(trials),
-        strip=drawing.kill_strip(trials, baseline.get("steps") or 0),
+        strip=svg.kill_strip(trials, baseline.get("steps") or 0),
         style=Markup(_asset("report.css")),
         script=Markup(script),
         script_digest=digest,
@@ -146,7 +146,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(heat=heat, timeline=drawing.timeline)
+    environment.globals.update(heat=heat, timeline=svg.timeline)
     environment.filters.update(
         trials_text=trials_text,
         one_line=one_line,

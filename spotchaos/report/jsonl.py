@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from spotchaos.config.settings import Settings
 from spotchaos.events import (
     AttemptEnded,
     BaselineDone,
@@ -18,7 +19,6 @@ from spotchaos.events import (
 from spotchaos.model import Note
 from spotchaos.report.document import attempt_entry, make_document, trial_entry
 from spotchaos.report.redact import mask_secrets
-from spotchaos.settings import Settings
 
 
 class JsonLines:

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spotchaos.report import crash_states
+from spotchaos.report import exploration_screen
 from spotchaos.report.gate import gate_remarks, uncounted
 from spotchaos.report.redact import clean, cleaned, one_line
 from spotchaos.report.replaying import replay_line
@@ -46,14 +46,14 @@ def screen(document: Mapping[str, Any], *, width: int = WIDTH) -> list[Line]:
     if document["verdict"] == "held":
         lines += [[], *_wrapped(_what_held(document), indent=2, width=width)]
         lines += _wrapped(_reclaim_costs(document), indent=2, width=width)
-    explored = crash_states.counted(document)
+    explored = exploration_screen.counted(document)
     if explored and not trouble:
         lines += [[], *_wrapped(explored, indent=2, width=width)]
     findings = _grouped(document)
     if findings:
         lines.append([])
         lines += _findings(findings, width=width)
-        classes = crash_states.class_lines(document)
+        classes = exploration_screen.class_lines(document)
         lines += [[]] if classes else []
         for text in classes:
             own = len(text) - len(text.lstrip())
@@ -372,7 +372,7 @@ def _remarks(document: Mapping[str, Any], *, width: int) -> list[Line]:
             " reached and dropped"
         )
     said += _not_run(document)
-    said += crash_states.not_visited(document)
+    said += exploration_screen.not_visited(document)
     if document.get("unprotected"):
         said += [f"not protected: {text}" for text in document["unprotected"]]
     said += (document.get("environment") or {}).get("limits") or ()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotchaos.config.untrusted import check, parse_json, read_bounded
 from spotchaos.errors import ReportError, shortened
 from spotchaos.report.document import SCHEMA, Document
 from spotchaos.report.gate import uncounted
 from spotchaos.report.redact import one_line
 from spotchaos.report.schema import Report
 from spotchaos.report.screen import trials_text
-from spotchaos.untrusted import check, parse_json, read_bounded
 
 # No report that we write comes near; what does was not written by us.
 MOST_BYTES = 256 << 20

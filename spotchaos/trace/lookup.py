@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from spotchaos.model import AttemptTrace, RankTrace, StateMark, StepMark
 from spotchaos.trace.format import RNG_STREAMS, STATE_COMPONENTS
-from spotchaos.trace.phases import settled
+from spotchaos.trace.training_phases import settled
 
 _Mark = TypeVar("_Mark", StateMark, StepMark)
 

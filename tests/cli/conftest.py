@@ -52,7 +52,7 @@ def campaign(monkeypatch, outcomes):
 
     fake = Campaign()
     fake.outcome = outcomes.held()
-    module = types.ModuleType("spotchaos.campaign")
+    module = types.ModuleType("spotchaos.campaign.campaign")
     module.run = lambda settings, listener: fake.run(settings, listener)
-    monkeypatch.setitem(sys.modules, "spotchaos.campaign", module)
+    monkeypatch.setitem(sys.modules, "spotchaos.campaign.campaign", module)
     return fake

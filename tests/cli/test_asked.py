@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spotchaos.launch import mechanisms
-from spotchaos.options import OPTIONS
+from spotchaos.config.options import OPTIONS
+from spotchaos.config.replay_token import encode
+from spotchaos.launch.isolation import mechanisms
 from spotchaos.report.document import make_document
 from spotchaos.report.formats import render
 from spotchaos.report.screen import REFERENCE_TESTED
-from spotchaos.token import encode
 
 ROOT = Path(__file__).parents[2]
 TOKEN = encode({"plan": "step-end:1"})
@@ -215,7 +215,7 @@ def test_pytest_takes_no_empty_program_and_no_option_for_a_folder(
 )
 def test_a_scenario_names_no_empty_program(tmp_path, command):
     from spotchaos.errors import ScenarioError
-    from spotchaos.scenario import read_scenario
+    from spotchaos.pytest_support.scenario_file import read_scenario
 
     path = tmp_path / "one.toml"
     path.write_text(f"summary = 'x'\ncommand = {command}\n[expect]\nverdict = 'held'\n")

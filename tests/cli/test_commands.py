@@ -4,11 +4,11 @@ import types
 
 import pytest
 
+from spotchaos.config.replay_token import make_token
 from spotchaos.findings import FINDINGS, NOTES
 from spotchaos.model import Verdict
 from spotchaos.report.document import make_document
 from spotchaos.report.formats import render
-from spotchaos.token import make_token
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_explain_prints_a_page(spotchaos):
 
 
 def test_explore_arrives_later_and_says_so(spotchaos):
-    from spotchaos.settings import NOT_YET
+    from spotchaos.config.settings import NOT_YET
 
     result = spotchaos("explore", "--deviations", "2", "--", "python", "t.py")
     if "explore" in NOT_YET:
@@ -184,9 +184,9 @@ def machine(monkeypatch):
             return list(self.lacks)
 
     found = Mechanisms()
-    launch = types.ModuleType("spotchaos.launch.mechanisms")
+    launch = types.ModuleType("spotchaos.launch.isolation.mechanisms")
     launch.find_mechanisms = lambda: found
-    files = types.ModuleType("spotchaos.launch.supervisor")
+    files = types.ModuleType("spotchaos.launch.supervisor.supervisor")
     files.supervisor_available = lambda: (False, "seccomp refuses a listener")
     monkeypatch.setitem(sys.modules, launch.__name__, launch)
     monkeypatch.setitem(sys.modules, files.__name__, files)

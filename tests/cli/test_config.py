@@ -1,7 +1,7 @@
 import pytest
 
-from spotchaos.options import OPTIONS, OUTPUT
-from spotchaos.settings import Settings
+from spotchaos.config.options import OPTIONS, OUTPUT
+from spotchaos.config.settings import Settings
 
 
 def write(tmp_path, text, name="pyproject.toml"):

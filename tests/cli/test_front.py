@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from spotchaos.cli import COMMANDS
+from spotchaos.config.settings import NOT_YET
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.settings import NOT_YET
 
 
 def test_help_lists_every_command(spotchaos):
@@ -23,8 +23,8 @@ def test_help_imports_neither_torch_nor_the_campaign():
         "from spotchaos.cli import main\n"
         "try:\n    main(['--help'])\n"
         "except SystemExit as left:\n    assert left.code == 0, left.code\n"
-        "heavy = {'torch', 'rich', 'jinja2', 'numpy', 'spotchaos.campaign',"
-        " 'spotchaos.settings', 'moto', 'boto3', 'hypothesis', 'psutil'}\n"
+        "heavy = {'torch', 'rich', 'jinja2', 'numpy', 'spotchaos.campaign.campaign',"
+        " 'spotchaos.config.settings', 'moto', 'boto3', 'hypothesis', 'psutil'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
@@ -97,7 +97,7 @@ def test_a_slip_is_one_sentence_with_a_hint_and_status_2(
 
 @pytest.mark.parametrize("entry", [e for e in NOT_YET if "=" not in e])
 def test_what_is_not_here_yet_is_refused_by_name(spotchaos, campaign, entry):
-    from spotchaos.options import BY_NAME
+    from spotchaos.config.options import BY_NAME
 
     if entry not in BY_NAME:
         result = spotchaos(entry, "--", "python", "t.py")
@@ -112,7 +112,7 @@ def test_what_is_not_here_yet_is_refused_by_name(spotchaos, campaign, entry):
 
 
 def test_help_marks_what_is_not_here_yet(spotchaos):
-    from spotchaos.options import options_of
+    from spotchaos.config.options import options_of
 
     text = " ".join(spotchaos("run", "--help").stdout.split())
     missing = [o for o in options_of("run") if o.name in NOT_YET]

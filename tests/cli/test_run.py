@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.config.settings import Settings
 from spotchaos.model import Verdict
-from spotchaos.settings import Settings
 
 
 @pytest.mark.parametrize(

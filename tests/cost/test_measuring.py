@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos.measuring import Resumed, timing_of
+from spotchaos.campaign.measuring import Resumed, timing_of
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
-from spotchaos.timing import Measured, Timing
+from spotchaos.trace.timing import Measured, Timing
 
 STEP_S, STALL_S, START_S = 0.5, 2.0, 7.0
 

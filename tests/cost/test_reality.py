@@ -14,13 +14,13 @@ from statistics import mean
 
 import pytest
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.campaign.grace_search import uses_in
+from spotchaos.config.settings import Settings
 from spotchaos.cost import Job, Policy, Trace, TraceCapacity, read_traces, simulate
 from spotchaos.cost.units import us
-from spotchaos.grace_search import uses_in
-from spotchaos.harness.groundworks import Groundworks
-from spotchaos.settings import Settings
-from spotchaos.trial import main_rank
+from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.trial.trial import main_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

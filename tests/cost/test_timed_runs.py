@@ -6,11 +6,11 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from spotchaos.campaign.timed_runs import measure
 from spotchaos.cli import main
+from spotchaos.config.settings import Settings
 from spotchaos.errors import ProgramError
 from spotchaos.events import PhaseStarted
-from spotchaos.settings import Settings
-from spotchaos.timed_runs import measure
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

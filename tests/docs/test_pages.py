@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from spotchaos.config.options import BY_NAME, options_of, read_option
+from spotchaos.config.plan import MANY, Plan
 from spotchaos.findings import FINDINGS, NOTES
-from spotchaos.options import BY_NAME, options_of, read_option
-from spotchaos.plan import MANY, Plan
 from spotchaos.report import formats
 from spotchaos.trace.format import SITES
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign import run
-from spotchaos.settings import Settings
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "programs"
 PROGRAMS = tomllib.loads((FOLDER / "EXPECTED.toml").read_text())["programs"]

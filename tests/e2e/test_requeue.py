@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from spotchaos.campaign import run
-from spotchaos.harness.groundworks import Groundworks
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.model import Ended
-from spotchaos.settings import Settings
+from spotchaos.pytest_support.shared_baselines import Groundworks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign import run
-from spotchaos.harness.groundworks import Groundworks
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.model import Ended, Verdict
-from spotchaos.settings import Settings
+from spotchaos.pytest_support.shared_baselines import Groundworks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.model import Verdict
-from spotchaos.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -23,9 +23,9 @@ def own_python():
 @pytest.fixture(scope="session")
 def explored(own_python, tmp_path_factory):
     """Return a function that explores a program; the same one is explored once."""
-    from spotchaos.exploration import explore
+    from spotchaos.config.settings import Settings
+    from spotchaos.explore.exploration import explore
     from spotchaos.report.document import make_document
-    from spotchaos.settings import Settings
 
     known = {}
 
@@ -61,7 +61,7 @@ def toy(explored):
 @pytest.fixture
 def quick(tmp_path):
     """Return the settings for a program of few states, in a folder of its own."""
-    from spotchaos.settings import Settings
+    from spotchaos.config.settings import Settings
 
     shutil.copy(PROGRAMS / "quick.py", tmp_path)
     return Settings(command=("python", "quick.py"), folder=tmp_path, saves=1)

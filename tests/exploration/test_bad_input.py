@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.strace import strace_available
+from spotchaos.launch.supervisor.strace import strace_available
 
 PROGRAM = Path(__file__).parent / "programs" / "hard.py"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spotchaos.crash_classes import Case, Result, difference
-from spotchaos.culprits import before_failures, trace_back
+from spotchaos.explore.crash_classes import Case, Result, difference
+from spotchaos.explore.root_op_search import before_failures, trace_back
 from spotchaos.model import (
     Attempt,
     AttemptTrace,
@@ -18,7 +18,7 @@ from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import Recorded, cut_of
+from spotchaos.recording.recorded_run import Recorded, cut_of
 
 TEXT = b"step5.pt"
 NEW = {"kind": "creat", "path": "0/step5.pt", "node": 20}

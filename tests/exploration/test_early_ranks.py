@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from spotchaos import early_ranks
-from spotchaos.early_ranks import RealKills
+from spotchaos.explore import early_ranks
+from spotchaos.explore.early_ranks import RealKills
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog
 from spotchaos.persistence.tokens import StateToken

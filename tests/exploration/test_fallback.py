@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.exploration import explore
-from spotchaos.launch.strace import strace_available
+from spotchaos.explore.exploration import explore
+from spotchaos.explore.recorder import Recorder
+from spotchaos.explore.resuming import Starter
+from spotchaos.launch.supervisor.strace import strace_available
 from spotchaos.model import Attempt, AttemptTrace, Ended, Note
-from spotchaos.recorder import Recorder
-from spotchaos.resuming import Starter
 
 TRACED, WHY = strace_available()
 
@@ -19,7 +19,8 @@ TRACED, WHY = strace_available()
 def refused(monkeypatch):
     """Let the machine have no listener to install."""
     monkeypatch.setattr(
-        "spotchaos.baseline.supervisor_available", lambda: (False, "EBUSY: taken")
+        "spotchaos.campaign.baseline.supervisor_available",
+        lambda: (False, "EBUSY: taken"),
     )
 
 
@@ -40,7 +41,7 @@ def test_strace_records_instead_and_says_what_it_does_not_see(refused, quick):
 def no_strace(monkeypatch):
     """Let the machine have no strace either."""
     monkeypatch.setattr(
-        "spotchaos.recorder.strace_available", lambda: (False, "no strace")
+        "spotchaos.explore.recorder.strace_available", lambda: (False, "no strace")
     )
 
 
@@ -102,7 +103,7 @@ def test_a_program_that_fails_once_it_is_recorded_is_told_what_it_is_kept_from(
         1, ("python",), Ended.FAILED, 1, trace, wall_s=1.0, output_tail=said
     )
     monkeypatch.setattr(
-        "spotchaos.recorder.announced_run", lambda stage, view: (attempt, None)
+        "spotchaos.explore.recorder.announced_run", lambda stage, view: (attempt, None)
     )
     stage = SimpleNamespace(
         program=SimpleNamespace(allow_network=False),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from spotchaos import recorder
-from spotchaos.exploration import explore
+from spotchaos.config.settings import Settings
+from spotchaos.explore import recorder
+from spotchaos.explore.exploration import explore
 from spotchaos.persistence.materialise import Materialiser
-from spotchaos.settings import Settings
 
 PROGRAM = Path(__file__).parent / "programs" / "toy.py"
 

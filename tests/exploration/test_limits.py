@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from spotchaos import exploration, resuming
+from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
-from spotchaos.exploration import Exploration, explore
-from spotchaos.launch.zygote import ZygoteGoneError
-from spotchaos.resuming import Starter
-from spotchaos.settings import Settings
+from spotchaos.explore import exploration, resuming
+from spotchaos.explore.exploration import Exploration, explore
+from spotchaos.explore.resuming import Starter
+from spotchaos.launch.zygote.zygote import ZygoteGoneError
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spotchaos
-from spotchaos.launch import frames
+from spotchaos.launch.supervisor import frames
 
 BOOT = Path(spotchaos.__file__).parent / "probe" / "boot"
 

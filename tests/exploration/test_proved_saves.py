@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos.crash_classes import Case, Result
+from spotchaos.explore.crash_classes import Case, Result
+from spotchaos.explore.proved_saves import with_proved, with_the_same
 from spotchaos.model import (
     Attempt,
     AttemptTrace,
@@ -23,8 +24,7 @@ from spotchaos.persistence.crash_states import CrashState, build
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.proved_saves import with_proved, with_the_same
-from spotchaos.recorded import Recorded
+from spotchaos.recording.recorded_run import Recorded
 
 APPENDED = ("write", "0/log.bin")
 NOTED = ("write", "0/notes.txt")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos.crash_points import crash_points, sees_saves, spread
+from spotchaos.explore.crash_points import crash_points, sees_saves, spread
 from spotchaos.model import (
     Attempt,
     AttemptTrace,
@@ -19,7 +19,13 @@ from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import Materialiser, observed
 from spotchaos.persistence.oplog import Entry, FileOp, OpLog, digest
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.recorded import Recorded, cut_attempt, cut_of, put, without_untouched
+from spotchaos.recording.recorded_run import (
+    Recorded,
+    cut_attempt,
+    cut_of,
+    put,
+    without_untouched,
+)
 
 ROOT, FOLDER = 1, 2
 PATTERNS = ("out/last.pt",)

@@ -1,6 +1,6 @@
 """What the screen says of explored states."""
 
-from spotchaos.report.crash_states import class_lines, counted, not_visited
+from spotchaos.report.exploration_screen import class_lines, counted, not_visited
 
 HELD = {
     "by_model": {"kill": 155, "ext4": 40},

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.config.replay_token import decode
+from spotchaos.config.settings import Settings
 from spotchaos.persistence.tokens import in_recording
-from spotchaos.settings import Settings
-from spotchaos.token import decode
 
 SCENARIOS = Path(__file__).parents[2] / "scenarios" / "programs"
 PROGRAMS = Path(__file__).parent / "programs"
@@ -203,7 +203,7 @@ def test_lightning_is_torn_where_tmpdir_is_another_filesystem(explored):
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
 def test_the_reference_trainer_holds_under_every_model(tmp_path, ranks):
-    from spotchaos.exploration import explore
+    from spotchaos.explore.exploration import explore
 
     command = ("python", "-m", "spotchaos.training", "--out", "{out}")
     command += ("--ranks", str(ranks), "--steps", "12", "--save-every", "3")

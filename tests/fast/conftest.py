@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.forkable import start_of
-from spotchaos.launch.mechanisms import find_mechanisms
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.zygote import Warm, raised_for
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.mechanisms import find_mechanisms
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
+from spotchaos.launch.zygote.forkable import start_of
+from spotchaos.launch.zygote.zygote import Warm, raised_for
 
 BOUND_S = 60.0
 # What a training program has imported by its end, torch left out: it is slow to import.

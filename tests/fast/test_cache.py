@@ -7,8 +7,8 @@ import types
 
 import pytest
 
-from spotchaos import cache
-from spotchaos.settings import Settings
+from spotchaos.campaign import baseline_cache as cache
+from spotchaos.config.settings import Settings
 
 
 @pytest.fixture

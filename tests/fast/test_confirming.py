@@ -4,9 +4,9 @@ import types
 
 import pytest
 
-from spotchaos.confirming import Confirmer
+from spotchaos.campaign.confirming import Confirmer
+from spotchaos.config.plan import Plan
 from spotchaos.model import Finding, Judgement, Trial, Verdict
-from spotchaos.plan import Plan
 
 PLAN = Plan.parse("step-end:3")
 

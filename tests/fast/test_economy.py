@@ -5,21 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from spotchaos import scheduling
-from spotchaos.campaign import Campaign
-from spotchaos.chance import draw
-from spotchaos.clock import ManualClock
-from spotchaos.edges import Landscape, edges
-from spotchaos.errors import HarnessError, UsageError
-from spotchaos.events import AttemptEnded, PhaseStarted
-from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
-from spotchaos.persistence.history import History
-from spotchaos.persistence.oplog import FileOp, OpLog
-from spotchaos.plan import KillPoint, Plan
-from spotchaos.recorded import Recorded
-from spotchaos.scheduling import jobs_for, most_telling_first
-from spotchaos.settings import Settings
-from spotchaos.skipping import (
+from spotchaos.campaign import scheduling
+from spotchaos.campaign.campaign import Campaign
+from spotchaos.campaign.scheduling import jobs_for, most_telling_first
+from spotchaos.campaign.skipping import (
     Skipper,
     is_candidate,
     may_skip,
@@ -27,6 +16,17 @@ from spotchaos.skipping import (
     moment_of,
     shows_all,
 )
+from spotchaos.clock import ManualClock
+from spotchaos.config.plan import KillPoint, Plan
+from spotchaos.config.settings import Settings
+from spotchaos.errors import HarnessError, UsageError
+from spotchaos.events import AttemptEnded, PhaseStarted
+from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
+from spotchaos.persistence.history import History
+from spotchaos.persistence.oplog import FileOp, OpLog
+from spotchaos.planning.chance import draw
+from spotchaos.planning.edges import Landscape, edges
+from spotchaos.recording.recorded_run import Recorded
 
 LAND = Landscape(horizon=40, counts={"forward": 40}, saves=[(10, 1), (20, 2), (30, 3)])
 

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.events import AttemptEnded
-from spotchaos.harness.specimens import read_table, try_program
-from spotchaos.settings import Settings
+from spotchaos.pytest_support.specimen_runs import read_table, try_program
 
 WHOLE = """
 import os, torch

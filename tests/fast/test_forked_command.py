@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.forkable import start_of
-from spotchaos.launch.program import Program
-from spotchaos.settings import Settings
-from spotchaos.stage import Stage
+from spotchaos.config.settings import Settings
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.zygote.forkable import start_of
+from spotchaos.trial.context import Stage
 
 
 class Zygote:

@@ -7,11 +7,11 @@ import sys
 import psutil
 import pytest
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.events import TrialDone
 from spotchaos.report.document import make_document
 from spotchaos.report.screen import plain, screen
-from spotchaos.settings import Settings
 
 NO_MEMORY = "no memory"
 PROGRAM = """
@@ -53,7 +53,7 @@ def the_zygote():
 def test_every_trial_is_carried_out_without_the_zygote(
     tmp_path, monkeypatch, how, said
 ):
-    monkeypatch.setattr("spotchaos.launch.zygote.ANSWER_BOUND_S", 3.0)
+    monkeypatch.setattr("spotchaos.launch.zygote.zygote.ANSWER_BOUND_S", 3.0)
     (tmp_path / "train.py").write_text(PROGRAM)
 
     def listener(event):

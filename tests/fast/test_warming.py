@@ -7,12 +7,12 @@ import types
 
 import pytest
 
-from spotchaos.baseline import _Builder
+from spotchaos.campaign.baseline import _Builder
+from spotchaos.campaign.zygote_setup import Warming, fresh_by_need
 from spotchaos.errors import HarnessError
-from spotchaos.launch.program import Program
+from spotchaos.launch.isolation.program import Program
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, Trial
-from spotchaos.stage import Stage
-from spotchaos.warming import Warming, fresh_by_need
+from spotchaos.trial.context import Stage
 
 AS_TORCH = """
 import types

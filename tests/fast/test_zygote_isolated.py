@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.forkable import start_of
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.zygote import Warm, raised_for
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.zygote.forkable import start_of
+from spotchaos.launch.zygote.zygote import Warm, raised_for
 
 BOUND_S = 60.0
 # A program that says which of these it finds imported.

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.forkable import start_of
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.zygote import Warm, ZygoteGoneError, raised_for
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.zygote.forkable import start_of
+from spotchaos.launch.zygote.zygote import Warm, ZygoteGoneError, raised_for
 
 BOUND_S = 60.0
 STARTS_A_THREAD = """
@@ -89,8 +89,8 @@ def test_what_is_forked_and_does_not_begin_is_begun_fresh(
     packages, raise_zygote, monkeypatch, hook, said
 ):
     # A lock that another thread of the parent held, or no memory left, do the same.
-    monkeypatch.setattr("spotchaos.launch.attempt.START_BOUND_S", 1.0)
-    monkeypatch.setattr("spotchaos.launch.attempt.END_BOUND_S", 0.5)
+    monkeypatch.setattr("spotchaos.launch.attempt.attempt.START_BOUND_S", 1.0)
+    monkeypatch.setattr("spotchaos.launch.attempt.attempt.END_BOUND_S", 0.5)
     name = f"stops_forks_{len(hook)}"
     (packages / f"{name}.py").write_text(
         f"import os, time\nos.register_at_fork(after_in_child=lambda: {hook})\n"
@@ -110,7 +110,7 @@ def test_what_is_forked_and_does_not_begin_is_begun_fresh(
 
 
 def test_imports_that_hang_are_not_waited_for(packages, raise_zygote, monkeypatch):
-    monkeypatch.setattr("spotchaos.launch.zygote.READY_BOUND_S", 0.5)
+    monkeypatch.setattr("spotchaos.launch.zygote.zygote.READY_BOUND_S", 0.5)
     (packages / "hangs.py").write_text("import time\ntime.sleep(600)\n")
     with pytest.raises(HarnessError, match="did not answer within"):
         raise_zygote("hangs")

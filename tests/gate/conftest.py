@@ -16,7 +16,7 @@ spec = importlib.util.spec_from_file_location("outcomes", {outcomes!r})
 outcomes = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(outcomes)
 import dataclasses
-import spotchaos.campaign
+import spotchaos.campaign.campaign
 
 def run(settings, listener):
     """End as a campaign would, with the settings that were really asked for."""
@@ -32,7 +32,7 @@ def run(settings, listener):
             ("command", "promise", "fail_on", "budget_s", "shard", "signal", "grace_s")}}, file)
     return outcome
 
-spotchaos.campaign.run = run
+spotchaos.campaign.campaign.run = run
 from spotchaos.cli import main
 main(prog_name="spotchaos")
 '''

@@ -11,13 +11,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from spotchaos.config import read_config, read_known
+from spotchaos.config.option_files import read_config, read_known
+from spotchaos.config.settings import Known
 from spotchaos.errors import UsageError
 from spotchaos.model import Verdict
 from spotchaos.report import github, html, junit, sarif
 from spotchaos.report.document import make_document
 from spotchaos.report.screen import plain, screen
-from spotchaos.settings import Known
 
 _SPEC = importlib.util.spec_from_file_location(
     "gate_outcomes", Path(__file__).parents[1] / "report" / "outcomes.py"

@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
+from spotchaos.campaign.scheduling import own_part
+from spotchaos.config.plan import Plan
 from spotchaos.errors import HarnessError, ReportError
 from spotchaos.model import Verdict
-from spotchaos.plan import Plan
 from spotchaos.report import html
 from spotchaos.report.document import make_document
 from spotchaos.report.merging import merge
-from spotchaos.scheduling import own_part
 
 _SPEC = importlib.util.spec_from_file_location(
     "shard_outcomes", Path(__file__).parents[1] / "report" / "outcomes.py"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.baseline import lay
-from spotchaos.campaign import run
+from spotchaos.campaign.baseline import lay
+from spotchaos.campaign.campaign import run
 from spotchaos.clock import SystemClock
+from spotchaos.config.settings import Settings
 from spotchaos.injectors.polling import Polls
-from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import Workspace
-from spotchaos.settings import Settings
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 
 PROGRAM = Path(__file__).with_name("habits.py")
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
+from spotchaos.injectors.attempt_environment import Pace, Surroundings, window_s
 from spotchaos.injectors.disks import DiskFault, rule_of, step_struck
-from spotchaos.injectors.surroundings import Pace, Surroundings, window_s
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
 from spotchaos.persistence.oplog import FileOp, OpLog
 from spotchaos.providers.stories import story
-from spotchaos.settings import Settings
-from spotchaos.stage import check_asked
+from spotchaos.trial.context import check_asked
 
 
 def op(number, kind, path, at_s, to=None):

@@ -8,7 +8,7 @@ import pytest
 from spotchaos.errors import UsageError
 from spotchaos.injectors.disks import DiskFault
 from spotchaos.injectors.file_times import SKEW_S, TIMES, move_times
-from spotchaos.launch.view import Changed
+from spotchaos.launch.isolation.view import Changed
 
 # Three checkpoints, each a folder, saved a second after one another.
 SAVED_S = {"ckpt/5/a": 100, "ckpt/5/b": 101, "ckpt/10/a": 110, "ckpt/15/a": 120}

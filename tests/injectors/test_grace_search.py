@@ -2,9 +2,9 @@
 
 import pytest
 
+from spotchaos.campaign.grace_search import NEAR, TRIES, search
+from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
-from spotchaos.grace_search import NEAR, TRIES, search
-from spotchaos.settings import Settings
 
 
 def needing(seconds, *, given_s=120.0, **more):

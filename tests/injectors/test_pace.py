@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from spotchaos.clock import ManualClock
-from spotchaos.injectors.surroundings import Pace, Surroundings
+from spotchaos.config.settings import Settings
+from spotchaos.injectors.attempt_environment import Pace, Surroundings
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
 from spotchaos.providers.stories import story
-from spotchaos.settings import Settings
-from spotchaos.stage import Stage
+from spotchaos.trial.context import Stage
 
 
 def a_run(*, step_s=0.1, path="cold", **changes):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from spotchaos.clock import ManualClock
+from spotchaos.injectors.attempt_environment import Pace, Surroundings
 from spotchaos.injectors.polling import Heard, Polls, patience_s
-from spotchaos.injectors.surroundings import Pace, Surroundings
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.providers.exchange import Request
 from spotchaos.providers.stories import story

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import spotchaos
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
 from spotchaos.events import BaselineDone
 from spotchaos.injectors.disks import DiskFault
 from spotchaos.injectors.python_faults import python_rule_of, step_struck_in_python
 from spotchaos.model import SaveMark, Verdict
-from spotchaos.settings import Settings
 
 SPECIMENS = Path(spotchaos.__file__).parent / "specimens"
 HABITS = Path(__file__).with_name("habits.py")
@@ -61,7 +61,8 @@ def test_what_python_hides_from_its_program_is_refused(text):
 def unsupervised(tmp_path, monkeypatch):
     """Return a function that runs a program with a fault, where nothing supervises."""
     monkeypatch.setattr(
-        "spotchaos.baseline.supervisor_available", lambda: (False, "EBUSY: taken")
+        "spotchaos.campaign.baseline.supervisor_available",
+        lambda: (False, "EBUSY: taken"),
     )
 
     def unsupervised(program, fault, habits=""):

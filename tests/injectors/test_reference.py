@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from spotchaos.baseline import lay
-from spotchaos.campaign import run
+from spotchaos.campaign.baseline import lay
+from spotchaos.campaign.campaign import run
 from spotchaos.clock import SystemClock
-from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import Workspace
+from spotchaos.config.settings import Settings
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.model import Verdict
-from spotchaos.settings import Settings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

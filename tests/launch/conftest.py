@@ -6,11 +6,11 @@ import textwrap
 
 import pytest
 
-from spotchaos.launch.attempt import Exited, Halted
-from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt.attempt import Exited, Halted
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.mechanisms import Mechanisms, find_mechanisms
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 
 # How long an event may take on a loaded machine; no test waits for it to pass.
 BOUND_S = 60.0

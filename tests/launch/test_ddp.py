@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from spotchaos.launch.attempt import Exited
+from spotchaos.launch.attempt.attempt import Exited
 from tests.launch.conftest import BOUND_S
 
 SOURCE = r"""

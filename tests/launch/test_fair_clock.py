@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from spotchaos.clock import ManualClock, SystemClock
-from spotchaos.launch import delays
-from spotchaos.launch.delays import Delays
-from spotchaos.launch.fair_clock import FairClock
+from spotchaos.launch.attempt.fair_clock import FairClock
+from spotchaos.launch.isolation import delays
+from spotchaos.launch.isolation.delays import Delays
 
 SPIN = "while True: pass"
 SLEEP = "import time; time.sleep(600)"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spotchaos.launch.foreseen import foreseen
-from spotchaos.launch.forkable import Start
+from spotchaos.launch.zygote.forkable import Start
+from spotchaos.launch.zygote.import_scan import foreseen
 
 
 def start(**what):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch import inside
-from spotchaos.launch.supervision import supervision_of
+from spotchaos.launch.isolation import inside
+from spotchaos.launch.supervisor.supervision import supervision_of
 from tests.launch.conftest import BOUND_S, mechanisms_named
 
 INSIDE = Path(inside.__file__)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.addresses import free_port
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.program import wants_terminal
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.isolation.addresses import free_port
+from spotchaos.launch.isolation.program import wants_terminal
+from spotchaos.launch.isolation.workspace import Workspace
 from tests.launch.conftest import BOUND_S, everything_below
 
 overlays = pytest.mark.parametrize("mechanisms", ["best", "user"], indirect=True)
@@ -288,10 +288,10 @@ def test_an_attempt_as_another_user_touches_nothing(tmp_path):
 NOBODY = """
 import os, sys
 from pathlib import Path
-from spotchaos.launch.starting import launch
-from spotchaos.launch.mechanisms import find_mechanisms
-from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.mechanisms import find_mechanisms
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 found = find_mechanisms()
 folder = Path(sys.argv[1])
 code = '''
@@ -347,11 +347,11 @@ def test_a_zygote_of_another_user_touches_nothing(tmp_path):
 ZYGOTE = """
 import os, sys
 from pathlib import Path
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.workspace import Workspace
-from spotchaos.launch.forkable import start_of
-from spotchaos.launch.zygote import Warm, raised_for
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.workspace import Workspace
+from spotchaos.launch.zygote.forkable import start_of
+from spotchaos.launch.zygote.zygote import Warm, raised_for
 folder = Path(sys.argv[1])
 own = {**os.environ, "PYTHONPATH": sys.argv[2]}
 program = Program((sys.executable, "prog.py"), folder, environment=own)

@@ -11,10 +11,10 @@ import psutil
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch import spec, starting
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.scratch import PREFIX, lock_of, sweep
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt import spec, starting
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.isolation.scratch import PREFIX, lock_of, sweep
+from spotchaos.launch.isolation.workspace import Workspace
 from tests.launch.conftest import BOUND_S, everything_below, mechanisms_named
 
 everywhere = pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_workers_in_sessions_of_their_own_die_with_a_reclaim(start):
 HARNESS = """
 import sys
 from pathlib import Path
-from spotchaos.launch.starting import launch
-from spotchaos.launch.program import Program
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 from tests.launch.conftest import mechanisms_named
 folder = Path(sys.argv[1])
 code = '''
@@ -206,7 +206,7 @@ def test_nothing_begins_once_everything_was_ended(start, view):
 
 def test_what_is_just_beginning_is_ended_as_well(start, view, monkeypatch):
     # Nothing is waited for that has not been told to end.
-    monkeypatch.setattr("spotchaos.launch.attempt.END_BOUND_S", 1e9)
+    monkeypatch.setattr("spotchaos.launch.attempt.attempt.END_BOUND_S", 1e9)
     make_spec = starting.make_spec
     # Tests beside this one may keep servers of theirs.
     before = psutil.Process().children(recursive=True)

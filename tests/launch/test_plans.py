@@ -7,21 +7,31 @@ from pathlib import Path
 import pytest
 
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.launch import (
+from spotchaos.launch.attempt import output as output_module
+from spotchaos.launch.attempt.output import bound, denied_paths, tail
+from spotchaos.launch.isolation import (
     layers as layers_module,
     mechanisms as mechanisms_module,
-    output as output_module,
 )
-from spotchaos.launch.credentials import is_secret, secret_paths, without_secrets
-from spotchaos.launch.layers import Layer, Mount, layer_of, plan_layers, read_mounts
-from spotchaos.launch.mechanisms import (
+from spotchaos.launch.isolation.credentials import (
+    is_secret,
+    secret_paths,
+    without_secrets,
+)
+from spotchaos.launch.isolation.layers import (
+    Layer,
+    Mount,
+    layer_of,
+    plan_layers,
+    read_mounts,
+)
+from spotchaos.launch.isolation.mechanisms import (
     Mechanisms,
     find_mechanisms,
     mechanisms_from,
 )
-from spotchaos.launch.output import bound, denied_paths, tail
-from spotchaos.launch.program import Program, check_program, wants_terminal
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.isolation.program import Program, check_program, wants_terminal
+from spotchaos.launch.isolation.workspace import Workspace
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from spotchaos.injectors.objectstore import s3_environment
-from spotchaos.launch.environment import environment_of
-from spotchaos.launch.program import Program
-from spotchaos.launch.proxies import proxy_variable
-from spotchaos.providers.environment import environment_for
+from spotchaos.launch.isolation.environment import environment_of
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.proxies import proxy_variable
+from spotchaos.providers.machine_profile import environment_for
 
 CLOUD = "169.254.169.254"
 PROXY = "http://proxy.example:3128"

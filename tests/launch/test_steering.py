@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch import process_tree
-from spotchaos.launch.attempt import Exited, Halted, end_everything
+from spotchaos.launch.attempt.attempt import Exited, Halted, end_everything
+from spotchaos.launch.isolation import process_tree
 from spotchaos.trace.format import COUNTER_SLOTS, PROBE_SITES
 from tests.launch.conftest import BOUND_S, FAKE_PROBE, wait_for_halt
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from spotchaos import trial
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.spec import FileOrders
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.attempt.spec import FileOrders
+from spotchaos.launch.supervisor.supervisor import supervisor_available
+from spotchaos.trial import trial
 from tests.launch.conftest import BOUND_S, wait_for_halt
 
 SOURCE = """

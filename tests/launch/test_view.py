@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.launch import (
+from spotchaos.launch.attempt.attempt import Exited
+from spotchaos.launch.isolation import (
     copying,
     rename_safety,
     view as view_module,
     workspace as workspace_module,
 )
-from spotchaos.launch.attempt import Exited
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.isolation.workspace import Workspace
 from tests.launch.conftest import BOUND_S
 
 everywhere = pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def saved(request):
         if not is_installed(client):
             pytest.skip(f"{client} is not installed")
         code = (
-            "import os, sys; from spotchaos.launch.namespaces import bring_up_loopback;"
+            "import os, sys; from spotchaos.launch.isolation.namespaces import bring_up_loopback;"
             " bring_up_loopback([]); os.execv(sys.executable, [sys.executable,"
             " *sys.argv[1:]])"
         )

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from synthetic import Program, digest
 
+from spotchaos.campaign.zygote_setup import unlike
 from spotchaos.model import AttemptTrace, LoadMark
 from spotchaos.oracles import judge_baselines
-from spotchaos.warming import unlike
 
 PLAIN = Program(has_buffers=True)
 

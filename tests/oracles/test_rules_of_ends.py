@@ -8,7 +8,7 @@ from synthetic import Program
 from spotchaos.findings import breaks
 from spotchaos.model import Ended, Left, Stored
 from spotchaos.oracles import judge
-from spotchaos.oracles.ranks import BEHIND_S
+from spotchaos.oracles.rank_agreement import BEHIND_S
 
 PROGRAM = Program(horizon=24, epoch_steps=8, save_every=4)
 BASELINE = PROGRAM.baseline()

@@ -10,7 +10,7 @@ from synthetic import Flaw, Program, names
 
 from spotchaos.model import Ended, ProgramException, SaveMark, StateMark, Trial, Verdict
 from spotchaos.oracles import judge
-from spotchaos.oracles.saves import habit_of, pattern_of, saves_of
+from spotchaos.oracles.resume_points import habit_of, pattern_of, saves_of
 
 # -- rule 3: saves and resume points ---------------------------------------------------
 

@@ -5,10 +5,10 @@ import textwrap
 
 import pytest
 
-from spotchaos.campaign import run
-from spotchaos.exploration import explore
+from spotchaos.campaign.campaign import run
+from spotchaos.config.options import BY_NAME, make_settings, read_option
+from spotchaos.explore.exploration import explore
 from spotchaos.model import Verdict
-from spotchaos.options import BY_NAME, make_settings, read_option
 
 PYTHON = (sys.executable, "program.py")
 

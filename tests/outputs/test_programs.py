@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign import run
+from spotchaos.campaign.campaign import run
+from spotchaos.config.options import BY_NAME, make_settings, read_option
 from spotchaos.model import Verdict
-from spotchaos.options import BY_NAME, make_settings, read_option
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEEDS = {"shards": "pyarrow"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-import spotchaos.harness
+import spotchaos.pytest_support
 
 _PATH = Path(__file__).parents[1] / "report" / "outcomes.py"
 _SPEC = importlib.util.spec_from_file_location("plugin_outcomes", _PATH)
@@ -15,7 +15,7 @@ _SPEC.loader.exec_module(_OUTCOMES)
 # For workers and other processes, which a monkeypatch does not reach.
 CONFTEST = f"""
 import importlib.util
-import spotchaos.harness
+import spotchaos.pytest_support
 
 spec = importlib.util.spec_from_file_location("outcomes", {str(_PATH)!r})
 outcomes = importlib.util.module_from_spec(spec)
@@ -25,7 +25,7 @@ def interrupted():
     return dataclasses.replace(outcomes.held(), interrupted=True)
 
 outcomes.interrupted = interrupted
-spotchaos.harness.run = lambda settings, listener, layer: outcomes.{{name}}()
+spotchaos.pytest_support.run = lambda settings, listener, layer: outcomes.{{name}}()
 """
 
 CLAIM = """\
@@ -55,7 +55,7 @@ def campaign(monkeypatch, outcomes):
             return self.outcome
 
     fake = Campaign()
-    monkeypatch.setattr(spotchaos.harness, "run", fake.run)
+    monkeypatch.setattr(spotchaos.pytest_support, "run", fake.run)
     return fake
 
 

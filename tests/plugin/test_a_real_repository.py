@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from spotchaos.harness import SPECIMENS
+from spotchaos.pytest_support import SPECIMENS
 
 GATE = """\
 summary = "a reclaim half-way changes nothing"

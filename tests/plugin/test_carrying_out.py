@@ -8,10 +8,10 @@ import xml.etree.ElementTree as ET
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import spotchaos.harness
+import spotchaos.pytest_support
+from spotchaos.config.plan import Plan
 from spotchaos.errors import PlanError
 from spotchaos.model import Verdict
-from spotchaos.plan import Plan
 from spotchaos.strategies import plans
 from tests.plugin.conftest import CLAIM
 
@@ -63,7 +63,7 @@ def test_a_plan_beyond_the_end_of_the_run_is_said_at_its_line(repository, monkey
     def run(settings, listener, *, layer):
         raise PlanError("kill point 'step-end:7' lies beyond the horizon of 5 steps")
 
-    monkeypatch.setattr(spotchaos.harness, "run", run)
+    monkeypatch.setattr(spotchaos.pytest_support, "run", run)
     repository.write()
     result = repository.pytest()
     result.assert_outcomes(failed=1)
@@ -268,7 +268,7 @@ def test_a_failure_of_three_interruptions_shrinks_to_the_plan_that_is_told(
             failed.append(plan)
         return outcomes.violated() if fails else outcomes.held()
 
-    monkeypatch.setattr("spotchaos.harness.run", run)
+    monkeypatch.setattr("spotchaos.pytest_support.run", run)
 
     @settings(
         derandomize=True,

@@ -4,8 +4,8 @@ import pytest
 
 from spotchaos.model import Attempt, Ended
 from spotchaos.trace.lookup import line_of
-from spotchaos.trace.phases import spelled_as
 from spotchaos.trace.reading import read_attempt
+from spotchaos.trace.training_phases import spelled_as
 from tests.probe.loops import ADAM, HEAD, steps
 
 # As Pyro does: an optimizer for each tensor, made in the order of a set at the first step.

@@ -11,8 +11,8 @@ import torch
 from spotchaos.probe import exits
 from spotchaos.probe.fingerprint import ALGORITHM, Digest, reduced, tensor_digest
 from spotchaos.probe.reach import own_modules
+from spotchaos.probe.rng_streams import read_streams
 from spotchaos.probe.session import SESSION
-from spotchaos.probe.streams import read_streams
 
 DRAWS = {
     "rng.python": random.random,  # noqa: TID251 - the stream under test

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from spotchaos.config.plan import KillPoint
 from spotchaos.findings import FINDINGS, NOTES
-from spotchaos.plan import KillPoint
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "programs"
 EXPECTED = tomllib.loads((FOLDER / "EXPECTED.toml").read_text())

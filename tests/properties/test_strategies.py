@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import find, given
 
+from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.injectors.file_times import TIMES
-from spotchaos.plan import KillPoint, Plan
 from spotchaos.providers.stories import story
 from spotchaos.strategies import STEP_SITES, faults, kill_points, notices, plans
 

@@ -18,8 +18,8 @@ import sys
 import urllib.request
 
 from spotchaos.probe import redirect
-from spotchaos.providers.environment import redirects_for
 from spotchaos.providers.loopback import LoopbackServer
+from spotchaos.providers.machine_profile import redirects_for
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.serving import MetadataApp, on_loopback
 from spotchaos.providers.stories import story

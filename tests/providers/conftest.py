@@ -13,8 +13,8 @@ import requests
 from spotchaos.clock import ManualClock
 from spotchaos.probe import redirect
 from spotchaos.providers import ADDRESSES
-from spotchaos.providers.environment import redirects_for, url_host
 from spotchaos.providers.loopback import LoopbackServer
+from spotchaos.providers.machine_profile import redirects_for, url_host
 from spotchaos.providers.service import NoticeService
 from spotchaos.providers.serving import MetadataApp, in_process, on_loopback
 from spotchaos.providers.stories import Story, story

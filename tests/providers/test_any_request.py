@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from spotchaos.providers import PROVIDERS
 from spotchaos.providers.exchange import Delivery, Request
-from spotchaos.providers.plain import PlainNotice
+from spotchaos.providers.notice_file import PlainNotice
 from spotchaos.providers.stories import story
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

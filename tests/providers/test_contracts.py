@@ -191,7 +191,7 @@ def test_every_fact_holds_at_the_real_address_as_well():
         pytest.skip("network namespaces are not allowed here")
     files = [str(HERE / f"test_{name}.py") for name in PLAYED]
     code = (
-        "import os, sys; from spotchaos.launch.namespaces import bring_up_loopback;"
+        "import os, sys; from spotchaos.launch.isolation.namespaces import bring_up_loopback;"
         f" bring_up_loopback({sorted(NUMBERS)});"
         " os.execv(sys.executable, [sys.executable, '-m', 'pytest', *sys.argv[1:]])"
     )

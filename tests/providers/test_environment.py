@@ -3,7 +3,7 @@
 import pytest
 
 from spotchaos.errors import UsageError
-from spotchaos.providers.environment import environment_for, redirects_for
+from spotchaos.providers.machine_profile import environment_for, redirects_for
 
 URL = "http://127.0.0.1:4321"
 

@@ -201,7 +201,7 @@ def test_the_environment_says_what_to_redirect(monkeypatch, listener):
 
 
 def test_both_sides_spell_the_variable_alike():
-    from spotchaos.providers.environment import REDIRECT_VARIABLE
+    from spotchaos.providers.machine_profile import REDIRECT_VARIABLE
 
     assert REDIRECT_VARIABLE == redirect.VARIABLE
 

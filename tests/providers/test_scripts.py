@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from spotchaos.cli.imds import command
-from spotchaos.cli.phases import cue, script
+from spotchaos.cli.imds_script import cue, script
 from spotchaos.clock import ManualClock
 from spotchaos.errors import UsageError
 from spotchaos.providers.notice import Phase, latest, reclaim_at

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from spotchaos.config.replay_token import make_token
+from spotchaos.config.settings import Settings
 from spotchaos.events import (
     AttemptEnded,
     BaselineDone,
@@ -27,8 +29,6 @@ from spotchaos.model import (
     Trial,
     Verdict,
 )
-from spotchaos.settings import Settings
-from spotchaos.token import make_token
 
 COMMAND = ("python", "train.py", "--out", "{out}")
 HIDDEN = Note(

@@ -2,7 +2,7 @@
 
 import re
 
-from spotchaos.report import drawing, grace, html
+from spotchaos.report import grace, html, svg as drawing
 
 
 def told(trial=1, *, what="signal", saved=None, end="reclaim"):

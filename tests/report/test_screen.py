@@ -7,8 +7,8 @@ import pytest
 from spotchaos.model import Finding, Judgement, Note, Verdict
 from spotchaos.report.document import make_document
 from spotchaos.report.screen import plain, screen, trials_text
-from spotchaos.report.text import TextReport
-from spotchaos.timing import Measured, Timing
+from spotchaos.report.terminal import TextReport
+from spotchaos.trace.timing import Measured, Timing
 
 
 @pytest.mark.parametrize("name", ["held", "violated", "unknown"])

@@ -1,7 +1,13 @@
 import pytest
 
+from spotchaos.config.replay_token import (
+    PREFIX,
+    decode,
+    encode,
+    make_token,
+    settings_of,
+)
 from spotchaos.errors import UsageError
-from spotchaos.token import PREFIX, decode, encode, make_token, settings_of
 
 
 def test_a_token_brings_back_its_trial(outcomes):

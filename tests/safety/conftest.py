@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.process_tree import GROUP_ROOTS
-from spotchaos.launch.scratch import PREFIX
+from spotchaos.launch.isolation.process_tree import GROUP_ROOTS
+from spotchaos.launch.isolation.scratch import PREFIX
 
 BOUND_S = 600.0
 

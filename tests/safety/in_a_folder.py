@@ -13,10 +13,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spotchaos.launch.mechanisms import Mechanisms, find_mechanisms
-from spotchaos.launch.program import Program
-from spotchaos.launch.starting import launch
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.attempt.starting import launch
+from spotchaos.launch.isolation.mechanisms import Mechanisms, find_mechanisms
+from spotchaos.launch.isolation.program import Program
+from spotchaos.launch.isolation.workspace import Workspace
 
 LOOK = """
 import json, os, stat, sys

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch.copying import copy_tree
-from spotchaos.launch.layers import Layer
-from spotchaos.launch.workspace import Workspace
+from spotchaos.explore.recorder import _demand_no_path_of
+from spotchaos.launch.isolation.copying import copy_tree
+from spotchaos.launch.isolation.layers import Layer
+from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.persistence.oplog import OpLog
-from spotchaos.recorder import _demand_no_path_of
 from tests.launch.conftest import (  # noqa: F401 - fixtures
     folder,
     mechanisms,

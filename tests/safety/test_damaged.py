@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos import cache, token
-from spotchaos.cli.phases import script
-from spotchaos.config import read_config, read_known
+from spotchaos.campaign import baseline_cache as cache
+from spotchaos.cli.imds_script import script
+from spotchaos.config import replay_token as token
+from spotchaos.config.option_files import read_config, read_known
+from spotchaos.config.options import BY_NAME, make_settings
+from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
-from spotchaos.options import BY_NAME, make_settings
 from spotchaos.persistence.tokens import in_recording
+from spotchaos.pytest_support.scenario_file import read_scenario
 from spotchaos.report import formats
 from spotchaos.report.github import summary, workflow_commands
 from spotchaos.report.issue import draft
 from spotchaos.report.merging import merge
 from spotchaos.report.screen import plain, screen
 from spotchaos.report.stored import compare, comparison_text, read_report
-from spotchaos.scenario import read_scenario
-from spotchaos.settings import Settings
 from tests.report import outcomes
 
 BASE = Settings(command=("python", "t.py"), folder=Path("/srv"))

@@ -9,7 +9,7 @@ import textwrap
 
 import pytest
 
-from spotchaos.ending import ENDING, Ending, interruptible
+from spotchaos.campaign.ending import ENDING, Ending, interruptible
 from tests.safety.conftest import lines_in, wait_for_events
 
 pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy

@@ -37,9 +37,9 @@ def run(settings, listener):
     listener(outcome)
     return outcome
 
-module = types.ModuleType("spotchaos.campaign")
+module = types.ModuleType("spotchaos.campaign.campaign")
 module.run = run
-sys.modules["spotchaos.campaign"] = module
+sys.modules["spotchaos.campaign.campaign"] = module
 from spotchaos.cli import main
 main(prog_name="spotchaos")
 """

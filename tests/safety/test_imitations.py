@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.remedies import Place, remedies
+from spotchaos.launch.isolation.remedies import Place, remedies
 from tests.safety.conftest import ROOT
 from tests.safety.imitations import PLACES
 
@@ -46,8 +46,8 @@ WITHOUT_LINES = ("expected the line with",)
 
 ASK = """
 import dataclasses, json
-from spotchaos.launch.mechanisms import find_mechanisms
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.isolation.mechanisms import find_mechanisms
+from spotchaos.launch.supervisor.supervisor import supervisor_available
 found = find_mechanisms()
 print(json.dumps([found.overlay, found.pid_namespace, found.network_namespace,
                   supervisor_available()[0]]))

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from spotchaos.launch.scratch import PREFIX
+from spotchaos.launch.isolation.scratch import PREFIX
 from tests.safety.conftest import PROGRAM, wait_for_events
 
 pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy

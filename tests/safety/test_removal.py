@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.removal import DEEPEST, remove_tree
+from spotchaos.launch.isolation.removal import DEEPEST, remove_tree
 
 
 def modes(folder):
@@ -127,7 +127,7 @@ if os.geteuid() == 0:
             os.chown(os.path.join(folder, one), 65534, 65534)
 os.chdir({str(above)!r})
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from spotchaos.launch.removal import remove_tree
+from spotchaos.launch.isolation.removal import remove_tree
 import secrets
 if os.geteuid() == 0:
     os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)
@@ -143,7 +143,7 @@ print(remove_tree({name!r}))
 MOUNTED = """
 import os, sys
 from spotchaos.launch import namespaces
-from spotchaos.launch.removal import remove_tree
+from spotchaos.launch.isolation.removal import remove_tree
 tree, mine = sys.argv[1:]
 namespaces.unshare_rest(["mount"])
 os.makedirs(f"{tree}/deep/bound")

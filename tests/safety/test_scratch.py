@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch import places
-from spotchaos.launch.leaving import Leaving
-from spotchaos.launch.scratch import Scratch, lock_of, sweep
+from spotchaos.launch.isolation import places
+from spotchaos.launch.isolation.leaving import Leaving
+from spotchaos.launch.isolation.scratch import Scratch, lock_of, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def orphan(tmp, name="spotchaos-01234567"):
 OWNER = """
 import sys
 from pathlib import Path
-from spotchaos.launch.scratch import Scratch
-from spotchaos.launch.leaving import LEAVING
+from spotchaos.launch.isolation.scratch import Scratch
+from spotchaos.launch.isolation.leaving import LEAVING
 if sys.argv[2] == "alone":
     LEAVING._tried = True  # as where no process can be started
 scratch = Scratch(Path(sys.argv[1]))
@@ -93,7 +93,7 @@ def test_a_lock_that_a_sweep_took_before_it_was_locked_is_made_anew(tmp, monkeyp
             sweep([tmp])
         return real(file, how)
 
-    monkeypatch.setattr("spotchaos.launch.scratch.fcntl.flock", flock)
+    monkeypatch.setattr("spotchaos.launch.isolation.scratch.fcntl.flock", flock)
     with Scratch(tmp) as scratch:
         assert lock_of(scratch.path).exists()
         sweep([tmp])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.shortages import as_shortage, shortage
+from spotchaos.launch.isolation.shortages import as_shortage, shortage
 from tests.safety.conftest import PROGRAM
 
 pytestmark = pytest.mark.timeout(600)  # whole runs, on a machine that may be busy

@@ -8,7 +8,7 @@ import pytest
 from spotchaos.errors import HarnessError, UsageError
 from spotchaos.injectors.disks import DiskFault, strike_at_rest
 from spotchaos.injectors.file_times import TIMES, move_times
-from spotchaos.launch.workspace import Workspace
+from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.report.formats import check_writable
 from tests.launch.conftest import mechanisms_named
 

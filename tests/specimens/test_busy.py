@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from spotchaos.harness import SPECIMENS
-from spotchaos.harness.groundworks import Groundworks
-from spotchaos.harness.specimens import (
+from spotchaos.pytest_support import SPECIMENS
+from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.specimen_runs import (
     read_table,
     try_program,
     unmet_by_mutant,

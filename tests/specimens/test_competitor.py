@@ -2,8 +2,8 @@
 
 import pytest
 
-from spotchaos.harness import competitor
-from spotchaos.harness.specimens import read_table
+from spotchaos.pytest_support import competitor
+from spotchaos.pytest_support.specimen_runs import read_table
 
 PRINTED = """\
 crash point                    newest ok  resume result   weights diff  verdict

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.baseline import BaselineFailed
-from spotchaos.harness import groundworks
-from spotchaos.launch.program import Program
+from spotchaos.campaign.baseline import BaselineFailed
+from spotchaos.config.settings import Settings
+from spotchaos.launch.isolation.program import Program
 from spotchaos.model import Finding
-from spotchaos.settings import Settings
+from spotchaos.pytest_support import shared_baselines as groundworks
 
 
 @pytest.fixture

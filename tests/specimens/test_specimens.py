@@ -3,9 +3,9 @@
 import pytest
 
 from spotchaos.findings import FINDINGS
-from spotchaos.harness import SPECIMENS, specimens
-from spotchaos.harness.groundworks import Groundworks
-from spotchaos.harness.specimens import (
+from spotchaos.pytest_support import SPECIMENS, specimen_runs as specimens
+from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.specimen_runs import (
     read_table,
     try_program,
     unmet_by_mutant,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.notify_rules import FilePoint
-from spotchaos.launch.supervisor import Options, run_supervised, start
+from spotchaos.launch.supervisor.notify_rules import FilePoint
+from spotchaos.launch.supervisor.supervisor import Options, run_supervised, start
 from spotchaos.persistence import oplog
 from spotchaos.persistence.history import History
 

@@ -5,8 +5,14 @@ import os
 
 import pytest
 
-from spotchaos.launch.notify_rules import FAULTS, FilePoint, Gate, Rule, rule_for
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.supervisor.notify_rules import (
+    FAULTS,
+    FilePoint,
+    Gate,
+    Rule,
+    rule_for,
+)
+from spotchaos.launch.supervisor.supervisor import supervisor_available
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.materialise import expected, observed
 from spotchaos.persistence.tokens import StateToken

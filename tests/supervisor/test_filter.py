@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.seccomp import MACHINES, SeccompError, filter_program, numbers
+from spotchaos.launch.supervisor.seccomp import (
+    MACHINES,
+    SeccompError,
+    filter_program,
+    numbers,
+)
 
 ALLOW, NOTIFY, ERRNO = 0x7FFF0000, 0x7FC00000, 0x00050000
 

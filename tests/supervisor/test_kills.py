@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.seccomp import SeccompError
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.supervisor.seccomp import SeccompError
+from spotchaos.launch.supervisor.supervisor import supervisor_available
 from spotchaos.persistence.crash_states import build, cuts
 from spotchaos.persistence.materialise import expected, observed
 from spotchaos.persistence.tokens import StateToken

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.supervisor.supervisor import supervisor_available
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.materialise import expected, observed
 from spotchaos.persistence.rank_cuts import ranks

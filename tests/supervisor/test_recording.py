@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.launch import frames
-from spotchaos.launch.supervisor import supervisor_available
+from spotchaos.launch.supervisor import frames
+from spotchaos.launch.supervisor.supervisor import supervisor_available
 from spotchaos.persistence import oplog
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.history import History

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotchaos.errors import HarnessError
-from spotchaos.launch import strace
+from spotchaos.launch.supervisor import strace
 from spotchaos.persistence.crash_states import build
 from spotchaos.persistence.history import History
 from spotchaos.persistence.materialise import expected, observed

@@ -1,6 +1,6 @@
 """A baseline that a trial shows not to repeat is not called repeatable."""
 
-from spotchaos.campaign import _doubted
+from spotchaos.campaign.campaign import _doubted
 from spotchaos.model import Baseline, Finding, Judgement, Trial, Verdict
 
 BASELINE = Baseline(

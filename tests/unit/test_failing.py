@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotchaos.failing import failure_of
+from spotchaos.campaign.baseline_failures import failure_of
 from spotchaos.model import Attempt, AttemptTrace, Ended
 
 

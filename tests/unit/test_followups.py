@@ -2,12 +2,12 @@
 
 import pytest
 
+from spotchaos.config.follow_ups import FollowUp, ranks_in_order
+from spotchaos.config.options import BY_NAME, read_option
+from spotchaos.config.plan import Plan
+from spotchaos.config.replay_token import make_token, settings_of
+from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
-from spotchaos.followups import FollowUp, ranks_in_order
-from spotchaos.options import BY_NAME, read_option
-from spotchaos.plan import Plan
-from spotchaos.settings import Settings
-from spotchaos.token import make_token, settings_of
 
 
 def settings(tmp_path, **given):

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StateMark, StepMark
-from spotchaos.probe.phases import Turns
-from spotchaos.trace.phases import settled, spelled_as
+from spotchaos.probe.optimizer_phases import Turns
+from spotchaos.trace.training_phases import settled, spelled_as
 
 TEACHER, STUDENT = frozenset({0}), frozenset({1})
 

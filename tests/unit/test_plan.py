@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from spotchaos.chance import draw
-from spotchaos.edges import Landscape, edges, every_step
+from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.errors import PlanError
-from spotchaos.moments import Moment, Moments
-from spotchaos.plan import KillPoint, Plan
+from spotchaos.planning.chance import draw
+from spotchaos.planning.edges import Landscape, edges, every_step
+from spotchaos.planning.moments import Moment, Moments
 from spotchaos.trace.format import SITES, STORE_SITES
 
 LAND = Landscape(

@@ -7,8 +7,8 @@ from traces import make_marks, write
 
 from spotchaos.model import Attempt, AttemptTrace, Ended, Left, Request, Stored
 from spotchaos.oracles.progress import SHARED_STORE
-from spotchaos.restarts import parted
 from spotchaos.trace.reading import read_restarts
+from spotchaos.trial.split_restarts import parted
 
 RANKS = (0, 1)
 

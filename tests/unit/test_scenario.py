@@ -2,11 +2,11 @@
 
 import pytest
 
+from spotchaos.config.settings import Settings
 from spotchaos.errors import ScenarioError
 from spotchaos.events import Outcome
 from spotchaos.model import Judgement, Resume, Trial, Verdict
-from spotchaos.scenario import Expect, read_scenario
-from spotchaos.settings import Settings
+from spotchaos.pytest_support.scenario_file import Expect, read_scenario
 
 TEXT = """\
 # A comment comes first.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.course import COURSE
 from spotchaos.probe.session import SESSION
+from spotchaos.probe.suspension import COURSE
 from spotchaos.probe.values import is_tensor
 from spotchaos.probe.window import TRAINING
 

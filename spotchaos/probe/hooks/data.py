@@ -12,11 +12,11 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.components import LOADERS
-from spotchaos.probe.course import COURSE
 from spotchaos.probe.fetched import FETCHED
-from spotchaos.probe.saves import SAVES
 from spotchaos.probe.session import SESSION
+from spotchaos.probe.suspension import COURSE
 from spotchaos.probe.window import TRAINING
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.saves import SAVES
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.writers import target_of
 

@@ -11,11 +11,11 @@ import functools
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.batch import OUTPUTS, Batch, batch_of
-from spotchaos.probe.course import COURSE
 from spotchaos.probe.forwards import Forward
 from spotchaos.probe.leaves import leaves_of
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING, parameters_of
+from spotchaos.probe.suspension import COURSE
 from spotchaos.probe.values import is_tensor
 from spotchaos.probe.window import TRAINING
 

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.averages import AVERAGES
-from spotchaos.probe.saves import SAVES
+from spotchaos.probe.checkpoint_io import SAVES
 from spotchaos.probe.session import SESSION
 from spotchaos.probe.structure import LIVING
 
