@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.campaign import Campaign
 from spotchaos.campaign.skipping import prepare
 from spotchaos.clock import SystemClock
@@ -29,7 +29,7 @@ from spotchaos.model import Verdict
 from spotchaos.planning.chance import draw
 from spotchaos.planning.moments import Moments
 from spotchaos.pytest_support import SPECIMENS
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 from spotchaos.pytest_support.specimen_runs import Specimen, read_table
 
 MARKS = (5, 20, 50)
@@ -42,18 +42,18 @@ class Compared(Campaign):
     trials = 50
     drawn: tuple[list[list[Plan]], ...] = ()
 
-    def work(self, ground: Groundwork) -> None:
-        land = ground.landscape
-        plain = replace(land, moments=Moments())
+    def work(self, baseline_context: BaselineContext) -> None:
+        site_index = baseline_context.site_index
+        plain = replace(site_index, moments=Moments())
         self.drawn = tuple(
-            [draw(seed, trials=self.trials, land=one) for seed in self.seeds]
-            for one in (land, plain)
+            [draw(seed, trials=self.trials, site_index=one) for seed in self.seeds]
+            for one in (site_index, plain)
         )
         plans = dict.fromkeys(p for way in self.drawn for each in way for p in each)
         self._plans = list(enumerate(plans, 1))
-        self._skipper, view = prepare(ground, self._settings, list(plans))
+        self._skipper, view = prepare(baseline_context, self._settings, list(plans))
         try:
-            self._run_trials(ground)
+            self._run_trials(baseline_context)
         finally:
             if view is not None:
                 view.close()
@@ -90,7 +90,7 @@ def main() -> None:
     rows = [table[name] for name in asked.names] or [
         row for row in table.values() if is_shown_by_kills(row)
     ]
-    groundworks = Groundworks(ready=[SPECIMENS])
+    shared_baselines = SharedBaselines(ready=[SPECIMENS])
     found: list[tuple[list[int | None], list[int | None]]] = []
     try:
         for row in rows:
@@ -100,7 +100,9 @@ def main() -> None:
                     for word in row.command.split()
                 )
                 settings = make_settings({}, command=command, folder=Path(folder))
-                campaign = Compared(settings, _ignore, SystemClock(), groundworks.layer)
+                campaign = Compared(
+                    settings, _ignore, SystemClock(), shared_baselines.layer
+                )
                 campaign.seeds, campaign.trials = range(asked.seeds), asked.trials
                 outcome = campaign.run()
             if not campaign.drawn:
@@ -110,7 +112,7 @@ def main() -> None:
             found.append((led, plain))
             print(f"{row.name:<28} led {led}  plain {plain}", flush=True)
     finally:
-        groundworks.close()
+        shared_baselines.close()
     of = sum(len(led) for led, _ in found)
     print(
         f"\n{len(found)} specimens, {asked.seeds} seeds each\n| trials | led | plain |"

@@ -35,11 +35,11 @@ def main():
     class Timed(Exploration):
         """Times each batch of resumes, and lets fresh processes do some of the same."""
 
-        def _resume_all(self, ground, resumes, cases):
+        def _resume_all(self, baseline_context, resumes, cases):
             if not cases or self._only is not None:
                 return
             began = time.perf_counter()
-            super()._resume_all(ground, resumes, cases)
+            super()._resume_all(baseline_context, resumes, cases)
             told["s"] = told.get("s", 0.0) + time.perf_counter() - began
             if "fresh" not in told:
                 told["fresh"] = fresh_seconds(cases, command, given.fresh)

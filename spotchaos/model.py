@@ -178,7 +178,7 @@ class AttemptTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class Injected:
     """A fault without a kill that was asked for in an attempt, and what came of it."""
 
     fault: str  # as it was asked for: "enospc:3"
@@ -342,7 +342,7 @@ class Sent:
     """A signal that the harness sent before the grace window ended."""
 
     signal: str  # without SIG; KILL to "all" is a reclaim before its time
-    whom: str  # as in `--to`
+    target: str  # as in `--to`
     at_s: float  # CLOCK_MONOTONIC
     step: int  # completed by every rank
 
@@ -365,8 +365,8 @@ class Attempt:
     reached: bool = True  # False: the planned kill point was never reached
     signal: str | None = None
     signalled_step: int | None = None
-    whom: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
-    told_rank: bool = True  # False: no rank was among those who got the signal
+    target: str = "all"  # who got the signal, as in `--to`; "ours": our own launcher
+    notified_rank: bool = True  # False: no rank was among those who got the signal
     is_deaf: bool = False  # every rank that got it ignores it (SIG_IGN)
     sent: tuple[Sent, ...] = ()
     unsent: tuple[str, ...] = ()  # what was to follow the first signal, and did not
@@ -381,7 +381,7 @@ class Attempt:
     refused_write: str | None = None  # a path that isolation refused to the program
     path: str = "cold"  # "warm": forked from a zygote
     notice: NoticePlayed | None = None
-    struck: tuple[Struck, ...] = ()
+    injected: tuple[Injected, ...] = ()
     stored: Stored | None = None  # None: there is no object store
     left: Left | None = None  # None: nobody looked
     restarts: tuple[Restart, ...] = ()  # starts within it, until they are told apart
@@ -464,7 +464,7 @@ class Resume:
     divergence: Divergence | None = None
     # rank -> RNG stream -> draws by which it was moved after it had been restored
     disturbed: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    prelude: int = 0  # steps that it made and threw away before it joined
+    discarded_steps: int = 0  # steps that it made and threw away before it joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from spotchaos.campaign.counting import other_way_to_count
 from spotchaos.campaign.site_index import (
     control_step,
     existing_checkpoints,
-    landscape_of,
     resume_patterns,
+    site_index_of,
     written_patterns,
 )
-from spotchaos.campaign.zygote_setup import Warming, unlike
+from spotchaos.campaign.zygote_setup import ZygoteSetup, unlike
 from spotchaos.clock import Clock
 from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.config.settings import Settings
@@ -47,8 +47,8 @@ from spotchaos.outputs.baseline_outputs import (
 )
 from spotchaos.outputs.plans import Places
 from spotchaos.persistence import oplog
-from spotchaos.planning.edges import Landscape
-from spotchaos.trial.context import Stage
+from spotchaos.planning.edges import SiteIndex
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import main_rank, run_attempt
 
 # An attempt hangs when it takes this many times as long as the uninterrupted run, and
@@ -59,7 +59,7 @@ HANG_EXTRA_S = 60.0
 LIGHT = {"fingerprint": "light"}
 RECORDED = FileOrders()
 
-Tell = Callable[[Event], None]
+Emit = Callable[[Event], None]
 
 
 class BaselineFailed(Exception):  # noqa: N818 - it carries a finding, it is no error
@@ -75,12 +75,12 @@ class BaselineFailed(Exception):  # noqa: N818 - it carries a finding, it is no 
 
 
 @dataclass(frozen=True, slots=True)
-class Groundwork:
+class BaselineContext:
     """What trials are compared with, and where they can be interrupted."""
 
-    stage: Stage
+    trial_context: TrialContext
     baseline: Baseline
-    landscape: Landscape
+    site_index: SiteIndex
     notes: tuple[Note, ...]
     first_rank: RankTrace | None  # None: no process of it loaded the probe
     packages_sha: str
@@ -88,22 +88,22 @@ class Groundwork:
     places: Places | None = None  # of a program that is judged by its outputs alone
 
 
-def lay(
+def prepare_baseline(
     settings: Settings,
     program: Program,
     workspace: Workspace,
-    tell: Tell,
+    emit: Emit,
     *,
     clock: Clock,
     zygote: Zygote | None = None,
-) -> Groundwork:
+) -> BaselineContext:
     """Run the program without interruption, twice, once lightly, and once resumed.
 
     Args:
         settings: the program, and how it is started.
         program: the same, as a program.
         workspace: where its views are made.
-        tell: is told each event.
+        emit: is told each event.
         clock: for durations.
         zygote: a ready one, whose owner answers for it: then no run is a fresh process.
 
@@ -112,17 +112,17 @@ def lay(
             or changes no weight.
         HarnessError: we could not do our part.
     """
-    stage = Stage(
+    trial_context = TrialContext(
         settings,
         program,
         workspace,
         orders=_orders(settings),
         hang_s=settings.timeout_s,
-        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        on_attempt=lambda phase, attempt: emit(AttemptEnded(phase, attempt)),
         zygote=zygote,
         clock=clock,
     )
-    builder = _Builder(stage, tell)
+    builder = _Builder(trial_context, emit)
     try:
         return builder.build()
     except BaseException:
@@ -134,10 +134,10 @@ def run_lightly(
     settings: Settings,
     program: Program,
     workspace: Workspace,
-    tell: Tell,
+    emit: Emit,
     *,
     clock: Clock,
-) -> Stage:
+) -> TrialContext:
     """Run the program once, fresh and with few fingerprints, for its times alone.
 
     Returns:
@@ -147,76 +147,76 @@ def run_lightly(
         BaselineFailed: it fails by itself, or trains nothing that we see.
         HarnessError: we could not do our part.
     """
-    stage = Stage(
+    trial_context = TrialContext(
         settings,
         program,
         workspace,
         orders={**_orders(settings), **LIGHT},
         hang_s=settings.timeout_s,
-        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        on_attempt=lambda phase, attempt: emit(AttemptEnded(phase, attempt)),
         clock=clock,
     )
-    return _Builder(stage, tell).lightly()
+    return _Builder(trial_context, emit).lightly()
 
 
 class _Builder:
-    def __init__(self, stage: Stage, tell: Tell) -> None:
-        self._stage = stage
-        self._tell = tell
+    def __init__(self, trial_context: TrialContext, emit: Emit) -> None:
+        self._trial_context = trial_context
+        self._emit = emit
         self._notes: list[Note] = []
         self._cpu_s = 0.0
         self._log: oplog.OpLog | None = None
-        self._warming = Warming()
+        self._zygote_setup = ZygoteSetup()
         self._left: LeftByRuns | None = None  # None: what runs leave is not wanted
         self._grounded: Grounded | Finding | None = None
 
     def end_zygotes(self, *, but: Zygote | None) -> None:
         """End the zygotes that were raised here, if nobody will come to own them."""
-        self._warming.close()
-        zygote = self._stage.zygote
+        self._zygote_setup.close()
+        zygote = self._trial_context.zygote
         if zygote is not None and zygote is not but:
             zygote.close()
 
-    def lightly(self) -> Stage:
+    def lightly(self) -> TrialContext:
         attempt, view = self._first_run()
         if not attempt.trace.completed:
             raise BaselineFailed(
                 Finding("not-observed", "no training step was seen, so none was timed")
             )
         return replace(
-            self._stage,
+            self._trial_context,
             finished_view=view,
             finished_attempt=attempt,
             patterns=written_patterns(attempt),
         )
 
-    def build(self) -> Groundwork:
+    def build(self) -> BaselineContext:
         first, view = self._first_run()
-        if may_be_judged_by_outputs(first, self._stage.settings):
+        if may_be_judged_by_outputs(first, self._trial_context.settings):
             self._left = LeftByRuns(view)
-        self._stage = replace(
-            self._stage,
+        self._trial_context = replace(
+            self._trial_context,
             finished_view=view,
             finished_attempt=first,
             hang_s=min(
-                self._stage.settings.timeout_s,
+                self._trial_context.settings.timeout_s,
                 first.wall_s * HANG_FACTOR + HANG_EXTRA_S,
             ),
         )
         second = self._second_run(first)
         self._demand_finished(second)
-        self._stage = replace(self._stage, timed=(first, second))
+        self._trial_context = replace(self._trial_context, timed=(first, second))
         if is_untrained(first):
-            orders = {**self._stage.orders, "inference": True}
-            self._stage = replace(self._stage, orders=orders)
+            orders = {**self._trial_context.orders, "inference": True}
+            self._trial_context = replace(self._trial_context, orders=orders)
         light = self._light_run(first)
         self._demand_finished(light)
         facts = judge_baselines((first, second), light)
         finding = facts.finding
         is_alone = stands_in(first, finding)
         if self._left is not None:
-            self._grounded = self._left.ground(
-                self._stage.settings,
+            self._grounded = self._left.baseline_context(
+                self._trial_context.settings,
                 self._log,
                 [first.stored, second.stored],
                 is_alone=is_alone,
@@ -240,15 +240,15 @@ class _Builder:
         control = self._control(baseline, rank)
         patterns = resume_patterns(first, control)
         baseline = replace(baseline, control=control, patterns=patterns)
-        self._stage = replace(
-            self._stage, patterns=patterns, log=self._log, recorded=light
+        self._trial_context = replace(
+            self._trial_context, patterns=patterns, log=self._log, recorded=light
         )
         self._notes += facts.notes
-        self._tell(BaselineDone(baseline, tuple(self._notes)))
-        return Groundwork(
-            stage=self._stage,
+        self._emit(BaselineDone(baseline, tuple(self._notes)))
+        return BaselineContext(
+            trial_context=self._trial_context,
             baseline=baseline,
-            landscape=landscape_of(rank, patterns, light, self._log),
+            site_index=site_index_of(rank, patterns, light, self._log),
             notes=tuple(self._notes),
             first_rank=rank,
             packages_sha=_packages_sha(rank),
@@ -272,15 +272,15 @@ class _Builder:
         keep: bool = False,
         files: FileOrders | None = None,
     ) -> tuple[Attempt, View]:
-        self._tell(PhaseStarted(name))
+        self._emit(PhaseStarted(name))
         if self._left is not None:
             self._left.forget(name.replace(" ", "-"))
-        view = self._stage.new_view(name.replace(" ", "-"))
+        view = self._trial_context.new_view(name.replace(" ", "-"))
         if keep:
-            self._warming.begin(self._stage)
+            self._zygote_setup.begin(self._trial_context)
         try:
             attempt = run_attempt(
-                self._stage,
+                self._trial_context,
                 view,
                 None,
                 orders=orders,
@@ -291,34 +291,36 @@ class _Builder:
             if not keep:
                 view.close() if self._left is None else self._left.add(view)
         self._cpu_s += attempt.cpu_s
-        self._tell(AttemptEnded(name, attempt))
+        self._emit(AttemptEnded(name, attempt))
         return attempt, view
 
     def _with_outputs(self, baseline: Baseline) -> Baseline:
         found = self._grounded
         if not isinstance(found, Grounded):
             return baseline
-        self._stage = replace(self._stage, outputs=found.watch)
+        self._trial_context = replace(self._trial_context, outputs=found.watch)
         self._notes.append(found.note)
         return replace(baseline, outputs=found.found)
 
     def _without_training(
         self, baseline: Baseline, light: Attempt, found: Grounded
-    ) -> Groundwork:
+    ) -> BaselineContext:
         """Return the groundwork of a program that is judged by what it leaves."""
         # How steps are counted is of no interest where none is judged.
         self._notes = [n for n in self._notes if n.name != "counted-otherwise"]
         baseline = self._with_outputs(
             replace(baseline, light=light, repeatable=True, differs_at=None)
         )
-        self._stage = replace(self._stage, log=self._log, recorded=light)
+        self._trial_context = replace(
+            self._trial_context, log=self._log, recorded=light
+        )
         places = Places(light, self._log, found.watch)
-        self._tell(BaselineDone(baseline, tuple(self._notes)))
+        self._emit(BaselineDone(baseline, tuple(self._notes)))
         rank = main_rank(baseline.first)
-        return Groundwork(
-            stage=self._stage,
+        return BaselineContext(
+            trial_context=self._trial_context,
             baseline=baseline,
-            landscape=places.landscape(None if self._log is None else self._log.last),
+            site_index=places.site_index(None if self._log is None else self._log.last),
             notes=tuple(self._notes),
             first_rank=rank,
             packages_sha="" if rank is None else _packages_sha(rank),
@@ -345,7 +347,7 @@ class _Builder:
         if light.ended is Ended.FINISHED and self._log is not None:
             return light
         self._log = None
-        program = self._stage.program
+        program = self._trial_context.program
         why = kept_from(
             light, allow_network=program.allow_network, removed=program.removed
         )
@@ -362,7 +364,9 @@ class _Builder:
 
     def _by_python(self) -> str:
         """Say where faults strike instead, if there are any."""
-        faults = [f for f in self._stage.settings.fault if not is_storage_fault(f)]
+        faults = [
+            f for f in self._trial_context.settings.fault if not is_storage_fault(f)
+        ]
         if not any(DiskFault.parse(text).is_supervised for text in faults):
             return ""
         return (
@@ -379,22 +383,22 @@ class _Builder:
 
     def _second_run(self, first: Attempt) -> Attempt:
         """Run again, from a zygote if there can be one; it must equal the first run."""
-        if self._stage.zygote is not None:
+        if self._trial_context.zygote is not None:
             return self._run("baseline 2")
         try:
-            zygote = self._warming.complete(self._stage, first)
+            zygote = self._zygote_setup.complete(self._trial_context, first)
         except (HarnessError, OSError) as error:
             self._notes.append(Note("cold-path", f"every run is fresh: {error}"))
             zygote = None
         if zygote is None:
             return self._run("baseline 2")
-        self._stage = replace(self._stage, zygote=zygote)
+        self._trial_context = replace(self._trial_context, zygote=zygote)
         second = self._run("baseline 2")
         reason = unlike(first, second)
         if reason is None:
             return second
         zygote.close()
-        self._stage = replace(self._stage, zygote=None)
+        self._trial_context = replace(self._trial_context, zygote=None)
         fresh = self._run("baseline 2")
         own = unlike(first, fresh)
         said = f"a forked run was not the fresh one: {reason}"
@@ -409,8 +413,8 @@ class _Builder:
         """Run once; settle terminal, existing checkpoints and what counts a step."""
         attempt, view = self._fresh_run()
         if attempt.ended is not Ended.FINISHED and wants_terminal(attempt.output_tail):
-            program = replace(self._stage.program, pty=True)
-            self._stage = replace(self._stage, program=program)
+            program = replace(self._trial_context.program, pty=True)
+            self._trial_context = replace(self._trial_context, program=program)
             attempt, view = self._again(view)
         attempt, view = self._hide_existing(attempt, view)
         self._demand_finished(attempt)
@@ -418,7 +422,9 @@ class _Builder:
         if counting is not None:
             message, orders = counting
             self._notes.append(Note("counted-otherwise", message))
-            self._stage = replace(self._stage, orders={**self._stage.orders, **orders})
+            self._trial_context = replace(
+                self._trial_context, orders={**self._trial_context.orders, **orders}
+            )
             attempt, view = self._again(view)
             self._demand_finished(attempt)
         return attempt, view
@@ -428,22 +434,22 @@ class _Builder:
         return self._fresh_run()
 
     def _fresh_run(self) -> tuple[Attempt, View]:
-        wanted = {"modules": self._stage.settings.warm}
+        wanted = {"modules": self._trial_context.settings.warm}
         return self._run_in_view("baseline 1", orders=wanted, keep=True)
 
     def _hide_existing(self, attempt: Attempt, view: View) -> tuple[Attempt, View]:
         """Hide the checkpoints that lie in the folder, and run again without them."""
-        if self._stage.settings.keep_existing:
+        if self._trial_context.settings.keep_existing:
             return attempt, view
-        existing = existing_checkpoints(attempt, self._stage.program.folder)
+        existing = existing_checkpoints(attempt, self._trial_context.program.folder)
         if not existing:
             return attempt, view
-        stage_before = self._stage
-        self._stage = replace(self._stage, hidden=tuple(existing))
+        stage_before = self._trial_context
+        self._trial_context = replace(self._trial_context, hidden=tuple(existing))
         again, new_view = self._again(view)
         if again.ended is not Ended.FINISHED and attempt.ended is Ended.FINISHED:
             # What it read is no checkpoint of its own but something that it needs.
-            self._stage = stage_before
+            self._trial_context = stage_before
             return self._again(new_view)
         names = ", ".join(existing[:4]) + (" ..." if len(existing) > 4 else "")
         self._notes.append(
@@ -462,10 +468,10 @@ class _Builder:
         raise BaselineFailed(
             failure_of(
                 attempt,
-                self._stage.hang_s,
-                allow_network=self._stage.program.allow_network,
-                removed=self._stage.program.removed,
-                notice=self._stage.settings.notice,
+                self._trial_context.hang_s,
+                allow_network=self._trial_context.program.allow_network,
+                removed=self._trial_context.program.removed,
+                notice=self._trial_context.settings.notice,
             )
         )
 
@@ -474,26 +480,26 @@ class _Builder:
         step = control_step(rank, baseline.horizon)
         if step is None:
             return None
-        self._tell(PhaseStarted("control", f"step-end:{step}"))
-        view = self._stage.new_view("control")
+        self._emit(PhaseStarted("control", f"step-end:{step}"))
+        view = self._trial_context.new_view("control")
         attempts: list[Attempt] = []
         with ExitStack() as resources:
             resources.callback(view.close)
-            store = resources.enter_context(self._stage.new_store())
+            store = resources.enter_context(self._trial_context.new_store())
             for point in (KillPoint(site="step-end", occurrence=step), None):
                 attempt = run_attempt(
-                    self._stage,
+                    self._trial_context,
                     view,
                     point,
                     earlier=attempts,
                     # What only a resume imports, it depends on as well.
-                    orders={"modules": self._stage.settings.warm},
+                    orders={"modules": self._trial_context.settings.warm},
                     quiet=point is not None,
                     store=store,
                 )
                 attempts.append(attempt)
                 self._cpu_s += attempt.cpu_s
-                self._tell(AttemptEnded("control", attempt))
+                self._emit(AttemptEnded("control", attempt))
                 if not attempt.reached:
                     break
         plan = Plan((KillPoint(site="step-end", occurrence=step),))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from spotchaos import __version__, model
-from spotchaos.campaign.baseline import Groundwork, Tell
+from spotchaos.campaign.baseline import BaselineContext, Emit
 from spotchaos.campaign.zygote_setup import unlike
 from spotchaos.clock import Clock
 from spotchaos.config.settings import Settings
@@ -33,7 +33,7 @@ from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.launch.zygote.forkable import start_of
 from spotchaos.launch.zygote.zygote import Zygote, preloadable, raised_for
 from spotchaos.model import Baseline, Ended, Note, RankTrace
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 # Settings on which an uninterrupted run, or what is recorded of it, depends.
@@ -81,8 +81,8 @@ class Entry:
     """The groundwork of one program, and what was there when it was laid."""
 
     stamps: frozenset[Stamp]
-    stage: Mapping[str, Any]
-    ground: Mapping[str, Any]
+    trial_context: Mapping[str, Any]
+    baseline_context: Mapping[str, Any]
     modules: tuple[tuple[str, str], ...]
 
 
@@ -92,30 +92,34 @@ def may_keep(settings: Settings) -> bool:
     return not (is_alone or settings.outputs) and folder() is not None
 
 
-def keep(settings: Settings, ground: Groundwork) -> None:
+def keep(settings: Settings, baseline_context: BaselineContext) -> None:
     """Keep groundwork for campaigns to come; what cannot be kept is not."""
-    stamps = _stamps(settings, _all_ranks(ground.baseline))
+    stamps = _stamps(settings, _all_ranks(baseline_context.baseline))
     if stamps is None:
         return
-    stage = ground.stage
+    trial_context = baseline_context.trial_context
     entry = Entry(
         stamps=stamps,
-        stage={
-            "orders": dict(stage.orders),
-            "hidden": stage.hidden,
-            "patterns": stage.patterns,
-            "hang_s": stage.hang_s,
-            "log": None if stage.log is None else replace(stage.log, data=None),
-            "recorded": stage.recorded,
-            "pty": stage.program.pty,
-            "is_forked": stage.zygote is not None,
+        trial_context={
+            "orders": dict(trial_context.orders),
+            "hidden": trial_context.hidden,
+            "patterns": trial_context.patterns,
+            "hang_s": trial_context.hang_s,
+            "log": None
+            if trial_context.log is None
+            else replace(trial_context.log, data=None),
+            "recorded": trial_context.recorded,
+            "pty": trial_context.program.pty,
+            "is_forked": trial_context.zygote is not None,
         },
-        ground={
-            f.name: getattr(ground, f.name)
-            for f in fields(ground)
-            if f.name not in ("stage", "cpu_s")
+        baseline_context={
+            f.name: getattr(baseline_context, f.name)
+            for f in fields(baseline_context)
+            if f.name not in ("trial_context", "cpu_s")
         },
-        modules=() if ground.first_rank is None else ground.first_rank.modules,
+        modules=()
+        if baseline_context.first_rank is None
+        else baseline_context.first_rank.modules,
     )
     try:
         content = packed(entry)
@@ -129,10 +133,10 @@ def recall(
     settings: Settings,
     program: Program,
     workspace: Workspace,
-    tell: Tell,
+    emit: Emit,
     *,
     clock: Clock,
-) -> Groundwork | None:
+) -> BaselineContext | None:
     """Return groundwork of before if a run of now is the run that it was laid by.
 
     Raises:
@@ -141,42 +145,44 @@ def recall(
     entry = _read(_path(settings))
     if entry is None:
         return None
-    baseline: Baseline = entry.ground["baseline"]
+    baseline: Baseline = entry.baseline_context["baseline"]
     if _stamps(settings, _all_ranks(baseline)) != entry.stamps:
         return None
-    stage_values = dict(entry.stage)
-    is_forked: bool = stage_values.pop("is_forked")
-    program = replace(program, pty=stage_values.pop("pty"))
-    stage = Stage(
+    trial_context_values = dict(entry.trial_context)
+    is_forked: bool = trial_context_values.pop("is_forked")
+    program = replace(program, pty=trial_context_values.pop("pty"))
+    trial_context = TrialContext(
         settings,
         program,
         workspace,
-        on_attempt=lambda phase, attempt: tell(AttemptEnded(phase, attempt)),
+        on_attempt=lambda phase, attempt: emit(AttemptEnded(phase, attempt)),
         clock=clock,
-        **stage_values,
+        **trial_context_values,
     )
-    tell(PhaseStarted("baseline of before"))
-    view = stage.new_view("baseline-of-before")
-    notes = [n for n in entry.ground["notes"] if n.name != "cached-baseline"]
+    emit(PhaseStarted("baseline of before"))
+    view = trial_context.new_view("baseline-of-before")
+    notes = [n for n in entry.baseline_context["notes"] if n.name != "cached-baseline"]
     if is_forked:  # else a note of before says why not
         try:
-            stage = replace(stage, zygote=_zygote(stage, entry.modules))
+            trial_context = replace(
+                trial_context, zygote=_zygote(trial_context, entry.modules)
+            )
         except (HarnessError, OSError) as error:
             notes.append(Note("cold-path", f"every run is fresh: {error}"))
-    attempt = run_attempt(stage, view, None)
-    tell(AttemptEnded("baseline of before", attempt))
+    attempt = run_attempt(trial_context, view, None)
+    emit(AttemptEnded("baseline of before", attempt))
     if (
         attempt.ended is not Ended.FINISHED
         or unlike(baseline.first, attempt) is not None
     ):
-        if stage.zygote is not None:
-            stage.zygote.close()
+        if trial_context.zygote is not None:
+            trial_context.zygote.close()
         view.close()
         return None
-    stage = replace(
-        stage, finished_view=view, finished_attempt=attempt, timed=(attempt,)
+    trial_context = replace(
+        trial_context, finished_view=view, finished_attempt=attempt, timed=(attempt,)
     )
-    kept = dict(entry.ground)
+    kept = dict(entry.baseline_context)
     kept["notes"] = (
         *notes,
         Note(
@@ -185,18 +191,22 @@ def recall(
             " --no-cache runs them again",
         ),
     )
-    ground = Groundwork(stage=stage, cpu_s=attempt.cpu_s, **kept)
-    tell(BaselineDone(ground.baseline, ground.notes))
-    return ground
+    baseline_context = BaselineContext(
+        trial_context=trial_context, cpu_s=attempt.cpu_s, **kept
+    )
+    emit(BaselineDone(baseline_context.baseline, baseline_context.notes))
+    return baseline_context
 
 
-def _zygote(stage: Stage, modules: tuple[tuple[str, str], ...]) -> Zygote | None:
-    program = stage.program
+def _zygote(
+    trial_context: TrialContext, modules: tuple[tuple[str, str], ...]
+) -> Zygote | None:
+    program = trial_context.program
     start = start_of(program.command, program.environment, program.folder)
     if start is None:
         return None
     return raised_for(
-        program, start, stage.workspace, preloadable(modules, program.folder)
+        program, start, trial_context.workspace, preloadable(modules, program.folder)
     )
 
 

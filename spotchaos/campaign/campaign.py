@@ -16,7 +16,12 @@ from functools import partial
 from typing import Any
 
 from spotchaos.campaign import baseline_cache
-from spotchaos.campaign.baseline import BaselineFailed, Groundwork, Tell, lay
+from spotchaos.campaign.baseline import (
+    BaselineContext,
+    BaselineFailed,
+    Emit,
+    prepare_baseline,
+)
 from spotchaos.campaign.confirming import Confirmer
 from spotchaos.campaign.ending import ENDING
 from spotchaos.campaign.grace_search import Found, given_in, search, used_in
@@ -67,7 +72,7 @@ REFUTED = "fresh processes did not show what forked ones had"
 AllTensors = Mapping[int, Mapping[int, Mapping[str, str]]]
 
 # Lays the groundwork of a campaign, or has laid it before; its owner cleans up after it.
-Layer = Callable[[Settings, Program, Tell], Groundwork]
+Layer = Callable[[Settings, Program, Emit], BaselineContext]
 
 
 def run(
@@ -116,7 +121,7 @@ class Campaign:
         self._begun_s = clock.monotonic()
         self.done: list[tuple[Trial, Judgement]] = []
         self._plans: list[tuple[int, Plan]] = []  # with the numbers of their trials
-        self._groundwork: Groundwork | None = None
+        self._baseline_context: BaselineContext | None = None
         self._mechanisms: Mechanisms | None = None
         self._jobs = settings.jobs or 1
         self._skipper: Skipper | None = None
@@ -128,7 +133,7 @@ class Campaign:
         self._tensors: AllTensors | None = None
         self._tensors_lock = threading.Lock()
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         with self._lock:
             self._listener(event)
 
@@ -141,19 +146,22 @@ class Campaign:
             self._mechanisms = find_mechanisms()
             if settings.require_isolation:
                 demand_isolation(self._mechanisms, allow_network=settings.allow_network)
-            self.tell(Started(settings, tuple(self._mechanisms.unprotected())))
-            with self._laid(settings, program) as ground:
-                self._groundwork = ground
-                self._jobs = self._settings.jobs or jobs_for(ground)
-                if ground.stage.store_wanted is not None:
+            self.emit(Started(settings, tuple(self._mechanisms.unprotected())))
+            with self._prepared(settings, program) as baseline_context:
+                self._baseline_context = baseline_context
+                self._jobs = self._settings.jobs or jobs_for(baseline_context)
+                if baseline_context.trial_context.store_wanted is not None:
                     self._jobs = 1  # one object store runs in a process at a time
                 # What a run leaves hangs on more than on what its resume asks for.
-                no_skip = self._settings.no_skip or ground.stage.outputs is not None
+                no_skip = (
+                    self._settings.no_skip
+                    or baseline_context.trial_context.outputs is not None
+                )
                 self._settings = replace(
                     self._settings, jobs=self._jobs, no_skip=no_skip
                 )
-                self.work(ground)
-                self._timing = campaign_timing(ground, self.done)
+                self.work(baseline_context)
+                self._timing = campaign_timing(baseline_context, self.done)
         except BaselineFailed as failed:
             return self._end(
                 failed.finding, hint=failed.finding.hint, baseline=failed.baseline
@@ -168,19 +176,21 @@ class Campaign:
         return self._end(None)
 
     @contextmanager
-    def _laid(self, settings: Settings, program: Program) -> Iterator[Groundwork]:
+    def _prepared(
+        self, settings: Settings, program: Program
+    ) -> Iterator[BaselineContext]:
         if self._layer is not None:
-            ground = self._layer(settings, program, self.tell)
-            ground.stage.workspace.reopen()
+            baseline_context = self._layer(settings, program, self.emit)
+            baseline_context.trial_context.workspace.reopen()
             # It may have been laid for another campaign, with other plans.
-            stage = replace(
-                ground.stage,
+            trial_context = replace(
+                baseline_context.trial_context,
                 settings=settings,
-                on_attempt=lambda phase, attempt: self.tell(
+                on_attempt=lambda phase, attempt: self.emit(
                     AttemptEnded(phase, attempt)
                 ),
             )
-            yield replace(ground, stage=stage)
+            yield replace(baseline_context, trial_context=trial_context)
             return
         with Workspace(
             settings.folder,
@@ -188,35 +198,37 @@ class Campaign:
             keep=settings.keep,
             keep_env=settings.keep_env,
         ) as workspace:
-            ground = self._lay_ground(settings, program, workspace)
+            baseline_context = self._run_baselines(settings, program, workspace)
             try:
-                yield ground
+                yield baseline_context
             finally:
-                if ground.stage.zygote is not None:
-                    ground.stage.zygote.close()
+                if baseline_context.trial_context.zygote is not None:
+                    baseline_context.trial_context.zygote.close()
 
-    def _lay_ground(
+    def _run_baselines(
         self, settings: Settings, program: Program, workspace: Workspace
-    ) -> Groundwork:
+    ) -> BaselineContext:
         keeps = baseline_cache.may_keep(settings)
-        tell = self._tell_in_time
+        emit = self._emit_in_time
         try:
             if keeps:
                 known = baseline_cache.recall(
-                    settings, program, workspace, tell, clock=self._clock
+                    settings, program, workspace, emit, clock=self._clock
                 )
                 if known is not None:
                     return known
-            laid = lay(settings, program, workspace, tell, clock=self._clock)
-            if keeps and laid.stage.outputs is None:
-                baseline_cache.keep(settings, laid)
-            return laid
+            prepared = prepare_baseline(
+                settings, program, workspace, emit, clock=self._clock
+            )
+            if keeps and prepared.trial_context.outputs is None:
+                baseline_cache.keep(settings, prepared)
+            return prepared
         except ZygoteGoneError as error:
             self._zygote_lost = error.message
         cold = replace(settings, warm=False)
-        return lay(cold, program, workspace, tell, clock=self._clock)
+        return prepare_baseline(cold, program, workspace, emit, clock=self._clock)
 
-    def _tell_in_time(self, event: Event) -> None:
+    def _emit_in_time(self, event: Event) -> None:
         """Pass on an event of the groundwork, but begin no run of it after the budget.
 
         Raises:
@@ -227,36 +239,38 @@ class Campaign:
                 f"--budget ended before the {event.name}, and no trial was carried out",
                 hint="give more --budget, or make the run shorter",
             )
-        self.tell(event)
+        self.emit(event)
 
-    def work(self, ground: Groundwork) -> None:
+    def work(self, baseline_context: BaselineContext) -> None:
         """Carry out what the settings ask for."""
-        self._plans = own_part(self._settings, plans_of(ground, self._settings))
+        self._plans = own_part(
+            self._settings, plans_of(baseline_context, self._settings)
+        )
         if self._settings.budget_s is not None:
-            self._plans = most_telling_first(self._plans, ground.landscape)
+            self._plans = most_telling_first(self._plans, baseline_context.site_index)
         self._skipper, view = prepare(
-            ground, self._settings, [plan for _, plan in self._plans]
+            baseline_context, self._settings, [plan for _, plan in self._plans]
         )
         try:
-            self._run_trials(ground)
+            self._run_trials(baseline_context)
         finally:
             if view is not None:
                 view.close()
         if self._settings.find_grace:
-            self._found_grace = self._find_grace(ground)
+            self._found_grace = self._find_grace(baseline_context)
 
-    def _find_grace(self, ground: Groundwork) -> Found:
+    def _find_grace(self, baseline_context: BaselineContext) -> Found:
         """Carry the plans out in ever other windows, in real seconds."""
         whole = replace(self._settings, find_grace=False, time_scale=1.0)
 
         def holds(window_s: float) -> bool:
             settings = replace(whole, grace_s=window_s)
-            stage = replace(ground.stage, settings=settings)
-            self.tell(PhaseStarted(f"grace of {window_s:.3g} s"))
+            trial_context = replace(baseline_context.trial_context, settings=settings)
+            self.emit(PhaseStarted(f"grace of {window_s:.3g} s"))
             for number, plan in self._plans:
                 name = f"grace {window_s:.4g} trial {number}"
-                trial = run_trial(stage, plan, number=number, name=name)
-                said = judge_trial(settings, ground, trial, plan)
+                trial = run_trial(trial_context, plan, number=number, name=name)
+                said = judge_trial(settings, baseline_context, trial, plan)
                 if said.verdict is not Verdict.HELD:
                     return False
             return True
@@ -289,10 +303,10 @@ class Campaign:
             notes.append(self._found_grace.note())
         return notes
 
-    def _run_trials(self, ground: Groundwork) -> None:
+    def _run_trials(self, baseline_context: BaselineContext) -> None:
         """Carry out all plans, `jobs` at a time, and judge each as it comes in."""
-        pinpointer = Pinpointer(ground)
-        confirmer = Confirmer(partial(self._run_fresh, ground))
+        pinpointer = Pinpointer(baseline_context)
+        confirmer = Confirmer(partial(self._run_fresh, baseline_context))
         queue = list(self._plans)
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             running: set[Future[tuple[Trial, Judgement]]] = set()
@@ -305,45 +319,45 @@ class Campaign:
                             break
                         number, plan = queue.pop(0)
                         task = self._trial_task(
-                            ground, pinpointer, confirmer, number, plan
+                            baseline_context, pinpointer, confirmer, number, plan
                         )
                         running.add(pool.submit(task))
                     finished, running = wait(running, return_when=FIRST_COMPLETED)
                     for future in finished:
                         self.done.append(future.result())
-                        self.tell(TrialDone(*self.done[-1]))
+                        self.emit(TrialDone(*self.done[-1]))
             except BaseException:
                 for future in running:
                     future.cancel()
-                ground.stage.workspace.end_all()
+                baseline_context.trial_context.workspace.end_all()
                 raise
         self.done = confirmer.doubt_refuted(self.done)
 
     def _trial_task(
         self,
-        ground: Groundwork,
+        baseline_context: BaselineContext,
         pinpointer: Pinpointer,
         confirmer: Confirmer,
         number: int,
         plan: Plan,
     ) -> Callable[[], tuple[Trial, Judgement]]:
         def task() -> tuple[Trial, Judgement]:
-            self.tell(PhaseStarted(f"trial {number}", str(plan)))
-            trial, judgement = self._try(ground, plan, number)
-            zygote = ground.stage.zygote
+            self.emit(PhaseStarted(f"trial {number}", str(plan)))
+            trial, judgement = self._try(baseline_context, plan, number)
+            zygote = baseline_context.trial_context.zygote
             trial, judgement = confirmer.decide(zygote, trial, plan, judgement)
             judgement = confirmer.confirm(zygote, trial, plan, judgement)
             if confirmer.has_refuted:
                 self._skips = False
                 self._zygote_lost = self._zygote_lost or REFUTED
-            note = fresh_by_need(ground.stage, trial)
+            note = fresh_by_need(baseline_context.trial_context, trial)
             if note is not None:
                 judgement = replace(judgement, notes=(*judgement.notes, note))
             is_more_than_a_kill = (
                 self._settings.fault
                 or self._settings.lose == "machine"
-                or ground.stage.store_wanted is not None
-                or ground.places is not None
+                or baseline_context.trial_context.store_wanted is not None
+                or baseline_context.places is not None
             )
             if is_more_than_a_kill:
                 return trial, judgement  # a replay for tensors would be another trial
@@ -352,28 +366,28 @@ class Campaign:
         return task
 
     def _try(
-        self, ground: Groundwork, plan: Plan, number: int
+        self, baseline_context: BaselineContext, plan: Plan, number: int
     ) -> tuple[Trial, Judgement]:
         """Carry out and judge one plan, by what is known already where that is sound."""
         skipper = self._skipper if self._skips else None
         moment = None if skipper is None else skipper.moment(plan)
         if skipper is None or moment is None:
-            trial = self._run_plan(ground, plan, number)
-            return trial, self._judged(ground, trial, plan)
+            trial = self._run_plan(baseline_context, plan, number)
+            return trial, self._judged(baseline_context, trial, plan)
         is_check = skipper.wants_check()
         try:
             trial = skipper.carry_out(plan, moment, number=number)
         except ZygoteGoneError:
-            trial = self._run_plan(ground, plan, number)
-        judgement = self._judged(ground, trial, plan)
+            trial = self._run_plan(baseline_context, plan, number)
+        judgement = self._judged(baseline_context, trial, plan)
         if self._settings.requeue and is_requeued(trial.attempts, plan=plan):
             # What comes of further starts is not recorded.
-            real = self._run_plan(ground, plan, number)
-            return real, self._judged(ground, real, plan)
+            real = self._run_plan(baseline_context, plan, number)
+            return real, self._judged(baseline_context, real, plan)
         if not is_check:
             return trial, judgement
-        real = self._run_plan(ground, plan, number)
-        said = self._judged(ground, real, plan)
+        real = self._run_plan(baseline_context, plan, number)
+        said = self._judged(baseline_context, real, plan)
         if names_of(said) == names_of(judgement):
             return real, said
         self._skips = False
@@ -381,54 +395,61 @@ class Campaign:
             said, f"built from a recorded run it showed {sorted(names_of(judgement))}"
         )
 
-    def _judged(self, ground: Groundwork, trial: Trial, plan: Plan) -> Judgement:
+    def _judged(
+        self, baseline_context: BaselineContext, trial: Trial, plan: Plan
+    ) -> Judgement:
         """Judge a trial; where whole components are of no step, tensor by tensor."""
-        said = judge_trial(self._settings, ground, trial, plan)
+        said = judge_trial(self._settings, baseline_context, trial, plan)
         if not may_be_torn(said):
             return said
-        tensors = self._tensors_of(ground)
-        baseline = replace(ground.baseline, tensors=tensors)
+        tensors = self._tensors_of(baseline_context)
+        baseline = replace(baseline_context.baseline, tensors=tensors)
         return judge_trial(
-            self._settings, replace(ground, baseline=baseline), trial, plan
+            self._settings, replace(baseline_context, baseline=baseline), trial, plan
         )
 
-    def _tensors_of(self, ground: Groundwork) -> AllTensors:
+    def _tensors_of(self, baseline_context: BaselineContext) -> AllTensors:
         """Run without interruption once more, for a digest of each tensor at each step."""
         with self._tensors_lock:
             if self._tensors is None:
                 self._tensors = {}
-                self.tell(PhaseStarted("baseline, tensor by tensor"))
-                view = ground.stage.new_view("tensors")
+                self.emit(PhaseStarted("baseline, tensor by tensor"))
+                view = baseline_context.trial_context.new_view("tensors")
                 try:
                     attempt = run_attempt(
-                        ground.stage, view, None, orders={"tensors": "all"}
+                        baseline_context.trial_context,
+                        view,
+                        None,
+                        orders={"tensors": "all"},
                     )
                 finally:
                     view.close()
-                if unlike(ground.baseline.first, attempt) is None:
+                if unlike(baseline_context.baseline.first, attempt) is None:
                     ranks = attempt.trace.ranks.items()
                     self._tensors = {rank: trace.tensors for rank, trace in ranks}
             return self._tensors
 
-    def _run_plan(self, ground: Groundwork, plan: Plan, number: int) -> Trial:
+    def _run_plan(
+        self, baseline_context: BaselineContext, plan: Plan, number: int
+    ) -> Trial:
         """Carry out one plan, in fresh processes if the zygote is gone."""
-        stage = ground.stage
+        trial_context = baseline_context.trial_context
         if self._zygote_lost is None:
             try:
-                return run_trial(stage, plan, number=number)
+                return run_trial(trial_context, plan, number=number)
             except ZygoteGoneError as error:
                 self._zygote_lost = error.message
-        return run_trial(replace(stage, zygote=None), plan, number=number)
+        return run_trial(replace(trial_context, zygote=None), plan, number=number)
 
     def _run_fresh(
-        self, ground: Groundwork, trial: Trial, plan: Plan
+        self, baseline_context: BaselineContext, trial: Trial, plan: Plan
     ) -> tuple[Trial, Judgement]:
         """Carry out the plan of a trial again, in fresh processes, and judge that."""
-        stage = replace(ground.stage, zygote=None)
+        trial_context = replace(baseline_context.trial_context, zygote=None)
         name = f"trial {trial.number} fresh"
-        self.tell(PhaseStarted(name, str(plan)))
-        fresh = run_trial(stage, plan, number=trial.number, name=name)
-        return fresh, self._judged(ground, fresh, plan)
+        self.emit(PhaseStarted(name, str(plan)))
+        fresh = run_trial(trial_context, plan, number=trial.number, name=name)
+        return fresh, self._judged(baseline_context, fresh, plan)
 
     def _is_too_late_for_a_trial(self) -> bool:
         """Tell whether a trial as long as the longest so far would pass the budget."""
@@ -459,11 +480,11 @@ class Campaign:
         done = tuple(sorted(self.done, key=lambda pair: pair[0].number))
         findings = gather((t, f.name) for t, j in done for f in j.findings)
         notes = gather((t, n.name) for t, j in done for n in j.notes)
-        ground = self._groundwork
+        baseline_context = self._baseline_context
         mechanisms = self._mechanisms or Mechanisms()
-        if ground is not None:
-            notes = [(n.name, ()) for n in ground.notes] + notes
-            baseline = _doubted(ground.baseline, done)
+        if baseline_context is not None:
+            notes = [(n.name, ()) for n in baseline_context.notes] + notes
+            baseline = _doubted(baseline_context.baseline, done)
         if finding is not None:
             findings = [(finding.name, ()), *findings]
             trouble = trouble or finding.message
@@ -481,33 +502,35 @@ class Campaign:
             findings=tuple(findings),
             notes=tuple(dict(notes).items()),
             coverage=self.coverage(),
-            environment=environment_of(ground, self._settings, mechanisms),
+            environment=environment_of(baseline_context, self._settings, mechanisms),
             trouble=trouble,
             hint=hint,
             unprotected=tuple(mechanisms.unprotected()) if self._mechanisms else (),
             wall_s=self._clock.monotonic() - self._begun_s,
             cpu_s=sum(a.cpu_s for t, _ in done for a in t.attempts)
-            + (ground.cpu_s if ground is not None else 0.0),
+            + (baseline_context.cpu_s if baseline_context is not None else 0.0),
             interrupted=interrupted,
             extra=self.extra(),
             late_notes=tuple(late),
             timing=self._timing,
         )
         with ENDING.completed():
-            self.tell(outcome)
+            self.emit(outcome)
         return outcome
 
     def coverage(self) -> dict[str, object]:
-        ground = self._groundwork
+        baseline_context = self._baseline_context
         missed = sum(
             any(f.name == "not-reached" for f in j.findings) for _, j in self.done
         )
         dropped = sum(len(trial.dropped) for trial, _ in self.done)
         points = sum(len(trial.plan.split(",")) for trial, _ in self.done)
-        land = ground.landscape if ground is not None else None
+        site_index = (
+            baseline_context.site_index if baseline_context is not None else None
+        )
         return {
             "kill_points": points,
-            "of": land.horizon if land is not None else 0,
+            "of": site_index.horizon if site_index is not None else 0,
             "plans": len(self._plans),
             "plans_run": len(self.done),
             "crash_states": None,
@@ -515,11 +538,15 @@ class Campaign:
             "spot_checked": 0 if self._skipper is None else self._skipper.checked,
             "not_run": [str(plan) for plan in self._not_run],
             "not_reached": missed + dropped,
-            "gaps": 0 if land is None else len(land.moments.gaps),
+            "gaps": 0 if site_index is None else len(site_index.moments.gaps),
             "gaps_not_struck": []
-            if land is None
-            else land.moments.not_struck(Plan.parse(t.plan) for t, _ in self.done),
-            "inside_save": bool(land is not None and land.file_ops is not None),
+            if site_index is None
+            else site_index.moments.not_struck(
+                Plan.parse(t.plan) for t, _ in self.done
+            ),
+            "inside_save": bool(
+                site_index is not None and site_index.file_ops is not None
+            ),
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.config.plan import Plan
 from spotchaos.config.settings import Settings
 from spotchaos.model import Finding, Judgement, Trial, Verdict
@@ -27,7 +27,7 @@ def doubted(judgement: Judgement, message: str) -> Judgement:
 
 
 def judge_trial(
-    settings: Settings, ground: Groundwork, trial: Trial, plan: Plan
+    settings: Settings, baseline_context: BaselineContext, trial: Trial, plan: Plan
 ) -> Judgement:
     """Judge one trial; what the harness could not do makes it `unknown`."""
     for attempt in trial.attempts:
@@ -39,17 +39,17 @@ def judge_trial(
                 (),
                 None,
             )
-    outputs = ground.baseline.outputs
+    outputs = baseline_context.baseline.outputs
     if outputs is not None and outputs.is_alone:
         return judge_outputs(
             trial,
-            ground.baseline,
+            baseline_context.baseline,
             settings,
             resume_after_finish=plan.after_finish,
         )
     judgement = judge(
         trial,
-        ground.baseline,
+        baseline_context.baseline,
         promise=settings.promise,
         max_lost_steps=settings.max_lost_steps,
         accept_refusal=settings.accept_refusal,

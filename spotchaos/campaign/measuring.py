@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.grace_search import uses_in
 from spotchaos.launch.isolation.view import View
 from spotchaos.model import Attempt, Judgement, RankTrace, SaveMark, Trial
@@ -27,10 +27,10 @@ class Resumed:
 
 
 def campaign_timing(
-    ground: Groundwork, done: Sequence[tuple[Trial, Judgement]]
+    baseline_context: BaselineContext, done: Sequence[tuple[Trial, Judgement]]
 ) -> Timing:
     """Return the times that a campaign has measured besides."""
-    baseline = ground.baseline
+    baseline = baseline_context.baseline
     usual = baseline.light or baseline.first
     starts = [a for a in (*baseline.runs, usual) if main_rank(a) is not None]
     resumed = [
@@ -43,7 +43,9 @@ def campaign_timing(
     found = timing_of(usual, starts=starts, resumed=resumed)
     return replace(
         found,
-        save_bytes=bytes_in(ground.stage.finished_view, baseline.first),
+        save_bytes=bytes_in(
+            baseline_context.trial_context.finished_view, baseline.first
+        ),
         notice_s=Measured.of(uses_in(trial for trial, _ in done)),
     )
 

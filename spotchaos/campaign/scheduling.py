@@ -5,37 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.config.plan import Plan
 from spotchaos.config.settings import DEFAULT_KILL_AT, Settings
 from spotchaos.errors import HarnessError
 from spotchaos.planning.chance import draw
-from spotchaos.planning.edges import Landscape, edges, every_file_op, every_step
+from spotchaos.planning.edges import SiteIndex, edges, every_file_op, every_step
 from spotchaos.trial.context import plan_of_faults
 
 # What one attempt of a program on torch holds in memory by itself, at the least.
 LEAST_MEMORY_BYTES = 512 << 20
 
 
-def plans_of(ground: Groundwork, settings: Settings) -> list[Plan]:
+def plans_of(baseline_context: BaselineContext, settings: Settings) -> list[Plan]:
     """Return the plans of a campaign, in the order in which they were asked for."""
-    land = ground.landscape
-    if ground.places is not None:
-        return ground.places.plans(settings)
+    site_index = baseline_context.site_index
+    if baseline_context.places is not None:
+        return baseline_context.places.plans(settings)
     if settings.fault and settings.kill_at == DEFAULT_KILL_AT:
-        return [plan_of_faults(ground.stage, land)]
+        return [plan_of_faults(baseline_context.trial_context, site_index)]
     plans: list[Plan] = []
     for text in settings.kill_at:
         if text == "random":
-            plans += draw(settings.seed, trials=settings.trials, land=land)
+            plans += draw(settings.seed, trials=settings.trials, site_index=site_index)
         elif text == "edges":
-            plans += edges(land)
+            plans += edges(site_index)
         elif text == "every-step":
-            plans += every_step(land)
+            plans += every_step(site_index)
         elif text == "every-file-op":
-            plans += every_file_op(land)
+            plans += every_file_op(site_index)
         else:
-            plans.append(Plan.parse(text).at(land.horizon))
+            plans.append(Plan.parse(text).at(site_index.horizon))
     return plans
 
 
@@ -61,22 +61,22 @@ def own_part(settings: Settings, plans: Sequence[Plan]) -> list[tuple[int, Plan]
     return own
 
 
-def jobs_for(ground: Groundwork) -> int:
+def jobs_for(baseline_context: BaselineContext) -> int:
     """Return how many trials fit side by side: by cores, ranks and memory."""
     import psutil  # slow to import, and not for `--help`
 
-    cores = len(os.sched_getaffinity(0)) // max(1, ground.baseline.world_size)
-    cores //= max(1, ground.stage.settings.threads)
-    need = LEAST_MEMORY_BYTES * max(1, ground.baseline.world_size)
+    cores = len(os.sched_getaffinity(0)) // max(1, baseline_context.baseline.world_size)
+    cores //= max(1, baseline_context.trial_context.settings.threads)
+    need = LEAST_MEMORY_BYTES * max(1, baseline_context.baseline.world_size)
     room = int(psutil.virtual_memory().available) // need
     return max(1, min(cores, room))
 
 
 def most_telling_first(
-    plans: Sequence[tuple[int, Plan]], land: Landscape
+    plans: Sequence[tuple[int, Plan]], site_index: SiteIndex
 ) -> list[tuple[int, Plan]]:
     """Order plans for a short budget: named ones, edges, new kinds, then the rest."""
-    known = {plan.points[0] for plan in edges(land) if plan.points}
+    known = {plan.points[0] for plan in edges(site_index) if plan.points}
     kinds: set[object] = set()
 
     def rank(plan: Plan) -> int:

@@ -10,7 +10,7 @@ from spotchaos.config.plan import KillPoint
 from spotchaos.model import Attempt, RankTrace, Trial
 from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.persistence import oplog
-from spotchaos.planning.edges import Landscape
+from spotchaos.planning.edges import SiteIndex
 from spotchaos.planning.moments import Moments, moments_of
 from spotchaos.trial.context import is_resume_point
 from spotchaos.trial.trial import main_rank
@@ -28,12 +28,12 @@ def control_step(rank: RankTrace, horizon: int) -> int | None:
     return horizon - 1 if horizon > 1 and not rank.saves else None
 
 
-def landscape_of(
+def site_index_of(
     rank: RankTrace,
     patterns: Sequence[str],
     recorded: Attempt | None = None,
     log: oplog.OpLog | None = None,
-) -> Landscape:
+) -> SiteIndex:
     """Say where interruptions can land, from what rank 0 of the baseline did.
 
     Args:
@@ -50,7 +50,7 @@ def landscape_of(
     if log is not None and recorded is not None:
         inside = points_inside(log, recorded, patterns)
         moments = moments_of(log, recorded, saves=len(saves))
-    return Landscape(
+    return SiteIndex(
         file_ops=None if log is None else log.last,
         inside_saves=inside,
         horizon=rank.completed,

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.zygote_setup import unlike
 from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.config.settings import Settings
@@ -82,7 +82,7 @@ class Skipper:
         checked: trials run with real kills although they need not be.
     """
 
-    ground: Groundwork
+    baseline_context: BaselineContext
     record: Recorded
     rng: random.Random
     skipped: int = 0
@@ -108,7 +108,7 @@ class Skipper:
     def carry_out(self, plan: Plan, moment: Moment, *, number: int) -> Trial:
         """Return the trial of a plan, with no attempt run that is known already."""
         phase = f"trial {number}"
-        begun_s = self.ground.stage.clock.monotonic()
+        begun_s = self.baseline_context.trial_context.clock.monotonic()
         record, attempts = self.record, [moment.attempt]
         rest: list[KillPoint | None] = [*plan.points[1:], None]
         with self._lock:
@@ -135,7 +135,7 @@ class Skipper:
             number=number,
             plan=str(plan),
             attempts=tuple(attempts),
-            wall_s=self.ground.stage.clock.monotonic() - begun_s,
+            wall_s=self.baseline_context.trial_context.clock.monotonic() - begun_s,
             path="warm" if any(a.path == "warm" for a in attempts[1:]) else "cold",
             dropped=tuple(map(str, missed)) if plan.drawn else (),
         )
@@ -144,8 +144,8 @@ class Skipper:
         self, record: Recorded, layout: Layout, earlier: list[Attempt], *, phase: str
     ) -> Ran:
         """Return the resume from a state, left alone; run unless its like is known."""
-        stage = self.ground.stage
-        command = command_after(stage, earlier)
+        trial_context = self.baseline_context.trial_context
+        command = command_after(trial_context, earlier)
         with self._lock:
             memo = self._memos.setdefault(command, Memo(0.0, random.Random(0)))
             known = memo.known(record.history, layout)
@@ -156,7 +156,7 @@ class Skipper:
                 with self._lock:
                     memo.add(record.history, layout, asked, ran)
             known = ran
-            stage.on_attempt(phase, ran.attempt)
+            trial_context.on_attempt(phase, ran.attempt)
         else:
             known = replace(known, attempt=replace(known.attempt, cpu_s=0.0))
         return replace(known, attempt=replace(known.attempt, number=len(earlier) + 1))
@@ -164,14 +164,14 @@ class Skipper:
     def _recorded_resume(
         self, view: View, record: Recorded, layout: Layout, earlier: list[Attempt]
     ) -> tuple[Ran, tuple[Question, ...]]:
-        stage = self.ground.stage
+        trial_context = self.baseline_context.trial_context
         writer = Materialiser(record.history)
         put(view, writer, record, layout)
         size = sum(t.content.size for t in layout.things.values() if t.content)
         keeps = self._claim(2 * size)
         before = set(_elsewhere(view)) if keeps else set()
         attempt, log = recorded_attempt(
-            stage, view, earlier, files=RECORDING_ALL if keeps else RESUMING
+            trial_context, view, earlier, files=RECORDING_ALL if keeps else RESUMING
         )
         if log is None:
             return Ran(attempt, None), ()
@@ -182,7 +182,7 @@ class Skipper:
             return Ran(attempt, None), asked
         if set(_elsewhere(view)) - before:
             return Ran(attempt, None), asked
-        folder = stage.workspace.scratch / f"start-of-{view.name}"
+        folder = trial_context.workspace.scratch / f"start-of-{view.name}"
         writer.write(layout, folder)
         recorded = recorded_of(attempt, log, folder, began_in=layout, own=record.own)
         return Ran(attempt, recorded), asked
@@ -210,10 +210,13 @@ class Skipper:
             put(view, Materialiser(record.history), record, layout)
             for point in rest:
                 attempt = run_attempt(
-                    self.ground.stage, view, point, earlier=[*earlier, *done]
+                    self.baseline_context.trial_context,
+                    view,
+                    point,
+                    earlier=[*earlier, *done],
                 )
                 done.append(attempt)
-                self.ground.stage.on_attempt(phase, attempt)
+                self.baseline_context.trial_context.on_attempt(phase, attempt)
                 if point is not None and (
                     not attempt.reached or attempt.trouble is not None
                 ):
@@ -224,7 +227,9 @@ class Skipper:
     def _view(self) -> Iterator[View]:
         with self._lock:
             self._views += 1
-            view = self.ground.stage.new_view(f"resumed-{self._views}")
+            view = self.baseline_context.trial_context.new_view(
+                f"resumed-{self._views}"
+            )
         try:
             yield view
         finally:
@@ -324,7 +329,7 @@ def _place(point: KillPoint) -> tuple[str | None, int]:
 
 
 def prepare(
-    ground: Groundwork, settings: Settings, plans: list[Plan]
+    baseline_context: BaselineContext, settings: Settings, plans: list[Plan]
 ) -> tuple[Skipper | None, View | None]:
     """Record a run for the plans that can be taken from it.
 
@@ -335,33 +340,33 @@ def prepare(
     wanted = sum(map(is_candidate, plans))
     if not may_skip(settings) or wanted < LEAST_PLANS:
         return None, None
-    if ground.landscape.file_ops is None:
+    if baseline_context.site_index.file_ops is None:
         return None, None
-    if ground.stage.store_wanted is not None:
+    if baseline_context.trial_context.store_wanted is not None:
         return None, None  # files alone do not tell what a resume finds
-    view = ground.stage.new_view("recorded")
+    view = baseline_context.trial_context.new_view("recorded")
     try:
-        record = _recorded(ground, view)
+        record = _recorded(baseline_context, view)
     except (HarnessError, OSError):
         record = None
     if record is None:
         view.close()
         return None, None
-    return Skipper(ground, record, random.Random(settings.seed)), view
+    return Skipper(baseline_context, record, random.Random(settings.seed)), view
 
 
-def _recorded(ground: Groundwork, view: View) -> Recorded | None:
+def _recorded(baseline_context: BaselineContext, view: View) -> Recorded | None:
     """Record a run; None if it is not the baseline's, or does not show all that it did."""
-    stage = ground.stage
+    trial_context = baseline_context.trial_context
     before = set(_elsewhere(view))
-    attempt, log = recorded_attempt(stage, view, (), files=RECORDING)
+    attempt, log = recorded_attempt(trial_context, view, (), files=RECORDING)
     if attempt.ended is not Ended.FINISHED or log is None:
         return None
-    if unlike(ground.baseline.first, attempt) is not None:
+    if unlike(baseline_context.baseline.first, attempt) is not None:
         return None
     if not shows_all(log, attempt) or set(_elsewhere(view)) - before:
         return None
-    folder = linked_start(stage, "start-of-recorded", out=view.out)
+    folder = linked_start(trial_context, "start-of-recorded", out=view.out)
     return recorded_of(attempt, log, folder)
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.config.plan import Plan
 from spotchaos.errors import SpotchaosError
 from spotchaos.model import Attempt, Divergence, Judgement, Resume, Trial
@@ -35,12 +35,12 @@ class Pinpointer:
     """Finds the tensor of a divergence, once for each kind of divergence.
 
     Args:
-        ground: the campaign's groundwork.
+        baseline_context: the campaign's groundwork.
         most: replays in one campaign; later divergences are left without a tensor.
     """
 
-    def __init__(self, ground: Groundwork, *, most: int = 2) -> None:
-        self._ground = ground
+    def __init__(self, baseline_context: BaselineContext, *, most: int = 2) -> None:
+        self._baseline_context = baseline_context
         self._left = most
         self._seen: set[tuple[str, ...]] = set()
         self._lock = threading.Lock()
@@ -85,9 +85,9 @@ class Pinpointer:
         """Run both sides to the end, and compare what they dumped."""
         assert resume.joined is not None
         # What is told of the line, less this, is counted within the attempt.
-        joined = resume.joined - resume.prelude
+        joined = resume.joined - resume.discarded_steps
         step, rank = divergence.step, divergence.rank
-        horizon = self._ground.landscape.horizon
+        horizon = self._baseline_context.site_index.horizon
         curve = sorted({min(step + n, horizon) for n in LATER})
         with (
             self._dumped(Plan(()), 1, step, wanted, curve, rank) as expected,
@@ -144,17 +144,19 @@ class Pinpointer:
             "weights_at": curve,
             "most_bytes": MOST_BYTES,
         }
-        stage = self._ground.stage
+        trial_context = self._baseline_context.trial_context
         with self._lock:
             self._views += 1
-            view = stage.new_view(f"dump-{self._views}")
+            view = trial_context.new_view(f"dump-{self._views}")
         done: list[Attempt] = []
         try:
             for number in range(1, attempt + 1):
                 last = number == attempt
                 point = None if last else plan.points[number - 1]
                 dump = {"dump": orders} if last else None
-                done.append(run_attempt(stage, view, point, earlier=done, orders=dump))
+                done.append(
+                    run_attempt(trial_context, view, point, earlier=done, orders=dump)
+                )
             trace = done[-1].trace.ranks.get(rank)
             marks = trace.dumps if trace is not None else ()
             yield {

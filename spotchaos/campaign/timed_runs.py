@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spotchaos.campaign.baseline import BaselineFailed, Tell, run_lightly
+from spotchaos.campaign.baseline import BaselineFailed, Emit, run_lightly
 from spotchaos.campaign.grace_search import uses_in
 from spotchaos.campaign.measuring import Resumed, bytes_in, timing_of
 from spotchaos.clock import Clock, SystemClock
@@ -21,16 +21,16 @@ from spotchaos.launch.isolation.program import Program, check_program
 from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.model import Ended, Trial
 from spotchaos.trace.timing import Measured, Timing
-from spotchaos.trial.context import Stage, check_asked
+from spotchaos.trial.context import TrialContext, check_asked
 from spotchaos.trial.trial import main_rank, run_trial
 
 
-def measure(settings: Settings, tell: Tell, *, clock: Clock | None = None) -> Timing:
+def measure(settings: Settings, emit: Emit, *, clock: Clock | None = None) -> Timing:
     """Return the times of a program.
 
     Args:
         settings: the program, and the notice that it is to hear of, if any.
-        tell: is told each event.
+        emit: is told each event.
         clock: for durations.
 
     Raises:
@@ -45,42 +45,46 @@ def measure(settings: Settings, tell: Tell, *, clock: Clock | None = None) -> Ti
         settings.folder, mechanisms=find_mechanisms(), keep=settings.keep
     ) as workspace:
         try:
-            stage = run_lightly(
-                settings, program, workspace, tell, clock=clock or SystemClock()
+            trial_context = run_lightly(
+                settings, program, workspace, emit, clock=clock or SystemClock()
             )
         except BaselineFailed as failed:
             finding = failed.finding
             raise ProgramError(finding.message, hint=finding.hint) from None
-        return _timed(stage, tell)
+        return _timed(trial_context, emit)
 
 
-def _timed(stage: Stage, tell: Tell) -> Timing:
-    whole = stage.finished_attempt
+def _timed(trial_context: TrialContext, emit: Emit) -> Timing:
+    whole = trial_context.finished_attempt
     assert whole is not None  # or there were no stage
-    killed = replace(stage, settings=replace(stage.settings, notice=None))
-    point = _after_a_save(stage)
+    killed = replace(
+        trial_context, settings=replace(trial_context.settings, notice=None)
+    )
+    point = _after_a_save(trial_context)
     resumed: list[Resumed] = []
     if point is not None:
-        resumed = _resumed(_run(killed, point, tell, number=1), whole.trace.completed)
+        resumed = _resumed(_run(killed, point, emit, number=1), whole.trace.completed)
     uses: list[float] = []
-    if point is not None and stage.settings.notice is not None:
-        uses = uses_in([_run(stage, point, tell, number=2)])
+    if point is not None and trial_context.settings.notice is not None:
+        uses = uses_in([_run(trial_context, point, emit, number=2)])
     return replace(
         timing_of(whole, starts=[whole], resumed=resumed),
-        save_bytes=bytes_in(stage.finished_view, whole),
+        save_bytes=bytes_in(trial_context.finished_view, whole),
         notice_s=Measured.of(uses),
     )
 
 
-def _run(stage: Stage, point: KillPoint, tell: Tell, *, number: int) -> Trial:
+def _run(
+    trial_context: TrialContext, point: KillPoint, emit: Emit, *, number: int
+) -> Trial:
     plan = Plan((point,))
-    tell(PhaseStarted(f"timed run {number}", str(plan)))
-    return run_trial(stage, plan, number=number)
+    emit(PhaseStarted(f"timed run {number}", str(plan)))
+    return run_trial(trial_context, plan, number=number)
 
 
-def _after_a_save(stage: Stage) -> KillPoint | None:
+def _after_a_save(trial_context: TrialContext) -> KillPoint | None:
     """Return a kill point half way between two saves in the middle of the run."""
-    whole = stage.finished_attempt
+    whole = trial_context.finished_attempt
     rank = None if whole is None else main_rank(whole)
     if rank is None:
         return None

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Iterable, Sequence
 
 from spotchaos import __version__
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.config.settings import Settings
 from spotchaos.findings import PROMISES
 from spotchaos.launch.isolation.mechanisms import Mechanisms
@@ -16,10 +16,10 @@ from spotchaos.model import Trial
 
 
 def environment_of(
-    ground: Groundwork | None, settings: Settings, mechanisms: Mechanisms
+    baseline_context: BaselineContext | None, settings: Settings, mechanisms: Mechanisms
 ) -> dict[str, object]:
     """Return what a verdict may depend on: versions, threads, the machine."""
-    rank = ground.first_rank if ground is not None else None
+    rank = baseline_context.first_rank if baseline_context is not None else None
     return {
         "spotchaos": __version__,
         "python": (rank and rank.python) or platform.python_version(),
@@ -28,9 +28,13 @@ def environment_of(
         "threads": settings.threads,
         "machine": platform.machine(),
         "cores": os.cpu_count(),
-        "packages_sha": ground.packages_sha if ground is not None else None,
+        "packages_sha": baseline_context.packages_sha
+        if baseline_context is not None
+        else None,
         "mechanisms": mechanisms.as_report(),
-        "limits": ground.stage.workspace.limits if ground is not None else [],
+        "limits": baseline_context.trial_context.workspace.limits
+        if baseline_context is not None
+        else [],
         "removed_variables": Program.from_settings(settings).removed,
     }
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from spotchaos.errors import HarnessError
 from spotchaos.launch.zygote.forkable import start_of
-from spotchaos.launch.zygote.import_scan import foreseen
+from spotchaos.launch.zygote.import_scan import imports_of_script
 from spotchaos.launch.zygote.zygote import (
     INDISPENSABLE,
     ImportsDrewError,
@@ -17,35 +17,35 @@ from spotchaos.launch.zygote.zygote import (
 )
 from spotchaos.model import Attempt, Note, RankTrace, Trial
 from spotchaos.oracles.resume_points import pattern_of
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import main_rank
 
 UNSEEDED = ("rng.python", "rng.numpy", "rng.own")
 
 
-class Warming:
+class ZygoteSetup:
     """Raises the zygote of a program that is being run for the first time."""
 
     def __init__(self) -> None:
         self._forecast: Zygote | None = None  # imports while the first run goes on
 
-    def begin(self, stage: Stage) -> None:
+    def begin(self, trial_context: TrialContext) -> None:
         """Let a zygote import what the script says, beside the first run: on its core."""
-        program = stage.program
-        if self._forecast is not None or stage.zygote is not None:
+        program = trial_context.program
+        if self._forecast is not None or trial_context.zygote is not None:
             return
-        if not stage.settings.warm or len(os.sched_getaffinity(0)) < 2:
+        if not trial_context.settings.warm or len(os.sched_getaffinity(0)) < 2:
             return
         start = start_of(program.command, program.environment, program.folder)
-        modules = [] if start is None else foreseen(start, program.folder)
+        modules = [] if start is None else imports_of_script(start, program.folder)
         if start is None or not modules:
             return
         with suppress(HarnessError, OSError):
             self._forecast = raised_for(
-                program, start, stage.workspace, modules, is_forecast=True
+                program, start, trial_context.workspace, modules, is_forecast=True
             )
 
-    def complete(self, stage: Stage, first: Attempt) -> Zygote | None:
+    def complete(self, trial_context: TrialContext, first: Attempt) -> Zygote | None:
         """Return a zygote that has imported what the first run did.
 
         Returns:
@@ -55,9 +55,9 @@ class Warming:
             HarnessError: it did not come up, nothing may be forked from it, or nothing
                 that is forked can stand for the command.
         """
-        if not stage.settings.warm:
+        if not trial_context.settings.warm:
             return None
-        program, rank = stage.program, main_rank(first)
+        program, rank = trial_context.program, main_rank(first)
         start = start_of(program.command, program.environment, program.folder)
         modules: list[str] = []
         seen: set[str] = set()
@@ -89,7 +89,9 @@ class Warming:
                 left = error.packages
             else:
                 return zygote
-        return raised_for(program, start, stage.workspace, modules, without=left)
+        return raised_for(
+            program, start, trial_context.workspace, modules, without=left
+        )
 
     def close(self) -> None:
         """End a zygote that was begun and not completed."""
@@ -97,11 +99,11 @@ class Warming:
             self._forecast.close()
 
 
-def fresh_by_need(stage: Stage, trial: Trial) -> Note | None:
+def fresh_by_need(trial_context: TrialContext, trial: Trial) -> Note | None:
     """Return a note on attempts that were fresh although others can be forked."""
     for attempt in trial.attempts:
-        is_moved = stage.settings.move and attempt.number > 1
-        why = stage.why_fresh(attempt.command, is_moved=is_moved)
+        is_moved = trial_context.settings.move and attempt.number > 1
+        why = trial_context.why_fresh(attempt.command, is_moved=is_moved)
         if why is not None and attempt.path == "cold":
             whole = all(a.path == "cold" for a in trial.attempts)
             what = "every attempt" if whole else f"attempt {attempt.number}"

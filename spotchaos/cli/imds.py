@@ -155,11 +155,11 @@ def command(
             service.announce(after_s=after_s)
             begins += timedelta(seconds=after_s / time_scale)
         say(base_url)
-        _tell(cues, service, begins=begins, interrupted=interrupted)
+        _emit(cues, service, begins=begins, interrupted=interrupted)
         interrupted.wait()
 
 
-def _tell(
+def _emit(
     cues: Sequence[Cue], service: NoticeService, *, begins: datetime, interrupted: Event
 ) -> None:
     """Say each phase when it comes."""

@@ -18,7 +18,7 @@ from spotchaos.errors import UsageError, closest
 
 if TYPE_CHECKING:
     from spotchaos.events import Outcome
-    from spotchaos.pytest_support.shared_baselines import Groundworks
+    from spotchaos.pytest_support.shared_baselines import SharedBaselines
     from spotchaos.pytest_support.specimen_runs import Specimen
 
 
@@ -110,27 +110,27 @@ def _list(chosen: Iterable[Specimen]) -> int:
 def _run(chosen: Iterable[Specimen], by: str | None, beside: str | None) -> int:
     """Carry out both programs of each specimen, and print what was found."""
     from spotchaos.pytest_support import SPECIMENS
-    from spotchaos.pytest_support.shared_baselines import Groundworks
+    from spotchaos.pytest_support.shared_baselines import SharedBaselines
 
-    groundworks = Groundworks(ready=[SPECIMENS])
+    shared_baselines = SharedBaselines(ready=[SPECIMENS])
     columns = ["", f"{'program':<40}", f"{'expected':<26}", f"{'found':<26}", "time"]
     print("  ".join([f"{'':<6}", *columns[1:], *(["ckpt-chaos"] if beside else [])]))
     try:
         wrong = [
-            _try(specimen, program, groundworks, by, beside)
+            _try(specimen, program, shared_baselines, by, beside)
             for specimen in chosen
             for program in (specimen.mutant, specimen.mended)
             if program is not None
         ]
     finally:
-        groundworks.close()
+        shared_baselines.close()
     return 1 if any(wrong) else 0
 
 
 def _try(
     specimen: Specimen,
     program: Path,
-    groundworks: Groundworks,
+    shared_baselines: SharedBaselines,
     by: str | None,
     beside: str | None,
 ) -> bool:
@@ -148,7 +148,11 @@ def _try(
     options = {} if by is None else {"kill_at": (by,)}
     with Scratch(Path(tempfile.gettempdir())) as scratch:
         outcome = try_program(
-            specimen, program, folder=scratch.path, layer=groundworks.layer, **options
+            specimen,
+            program,
+            folder=scratch.path,
+            layer=shared_baselines.layer,
+            **options,
         )
     is_mutant = program == specimen.mutant
     unmet = (unmet_by_mutant if is_mutant else unmet_by_twin)(specimen, outcome)

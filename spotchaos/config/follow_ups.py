@@ -58,7 +58,7 @@ class FollowUp:
         return f"{self.signal}@{self.point}"
 
 
-def ranks_in_order(whom: str) -> tuple[str, ...]:
+def ranks_in_order(target: str) -> tuple[str, ...]:
     """Return each rank of `rank:2,0,1` by itself, in the order in which it is written."""
-    ranks = whom.removeprefix("rank:").split(",")
+    ranks = target.removeprefix("rank:").split(",")
     return tuple(f"rank:{rank}" for rank in dict.fromkeys(ranks))

@@ -19,7 +19,7 @@ from spotchaos.errors import UsageError, closest, shortened
 from spotchaos.findings import FINDINGS, PROMISES, UNKNOWN
 
 SIGNALS = ("KILL", "TERM", "INT", "HUP", "USR1", "USR2", "STOP")
-WHOM = ("all", "leader", "group", "launcher", "workers")
+TARGET = ("all", "leader", "group", "launcher", "workers")
 _RANK = re.compile("[0-9]{1,6}")
 POWER_LOSS = ("ext4", "posix", "all")
 
@@ -135,7 +135,7 @@ class Settings:
         _one_of("--signal", self.signal, SIGNALS)
         ranks = self.to.removeprefix("rank:").split(",")
         if not (self.to.startswith("rank:") and all(map(_RANK.fullmatch, ranks))):
-            _one_of("--to", self.to, (*WHOM, "rank:R", "rank:R,R"))
+            _one_of("--to", self.to, (*TARGET, "rank:R", "rank:R,R"))
         _one_of("--promise", self.promise, PROMISES)
         _one_of("--lose", self.lose, ("process", "machine"))
         _one_of("--fingerprint", self.fingerprint, ("all", "saves"))

@@ -33,7 +33,7 @@ class Done(NamedTuple):
     is_finished: bool = False
 
 
-class Course:
+class AttemptController:
     """The course of training from `kept` steps to the end, were nothing to happen."""
 
     __slots__ = ("cycle", "first", "gap", "last", "length", "middle", "pace", "rest")
@@ -100,7 +100,7 @@ def use(
     left = pace.steps - kept
     if room is not None and room <= start:
         return Done(room, 0, 0, 0, room, 0, 0, 0)
-    course = Course(pace, kept)
+    course = AttemptController(pace, kept)
     at = course.length if room is None else room - start
     if at >= course.length:
         useful = left * pace.step

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spotchaos.cost.capacity import Endless, Source
 from spotchaos.cost.job import Job
-from spotchaos.cost.lease import Course, Done, Pace, use
+from spotchaos.cost.lease import AttemptController, Done, Pace, use
 from spotchaos.cost.policies import Policy
 from spotchaos.cost.runs import Lease, Market, Run
 
@@ -166,7 +166,11 @@ class _Simulation:
         if state.in_vain < MOST_IN_VAIN and not round_is_over:
             return "" if len(self.leases) < MOST_LEASES else TOO_MANY
         longest = max(lease.end - lease.start for lease in self.leases[-MOST_IN_VAIN:])
-        first = self.start_us(-1) + Course(self.pace, state.kept).first + self.pace.end
+        first = (
+            self.start_us(-1)
+            + AttemptController(self.pace, state.kept).first
+            + self.pace.end
+        )
         what = "save" if self.policy.every else "step"
         return (
             f"its {'first' if self.policy.every else 'last'} {what} is done"
@@ -229,7 +233,7 @@ class _Timed(_Simulation):
     def _safe_until(self, kept: int) -> int:
         """Return until when a try on spot machines can be lost, just before a save."""
         start = self.start_us(-1)
-        course = Course(self.pace, kept)
+        course = AttemptController(self.pace, kept)
         between = course.cycle if course.middle else 0
         lost = start + max(course.first, between) + self.pace.end
         return self.deadline - lost - start - course.length

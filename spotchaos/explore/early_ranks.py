@@ -18,7 +18,7 @@ from spotchaos.launch.attempt.spec import FileOrders
 from spotchaos.persistence import oplog
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.recording.recorded_run import Recorded
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 # Each costs an attempt of fresh processes, whose ranks then wait for the dead one.
@@ -72,15 +72,17 @@ class RealKills:
             if op.number is not None and op.rank == rank
         ]
         point = KillPoint(site="file-op", occurrence=mine.index(number) + 1, rank=rank)
-        stage = killing(self._starter.cold, rank)
-        view = stage.new_view(f"early-{rank}-{number}")
+        trial_context = killing(self._starter.cold, rank)
+        view = trial_context.new_view(f"early-{rank}-{number}")
         logs: list[oplog.OpLog] = []
 
         def take(path: Path) -> None:
             logs.append(oplog.read(path))
 
         try:
-            attempt = run_attempt(stage, view, point, files=FileOrders(), oplog=take)
+            attempt = run_attempt(
+                trial_context, view, point, files=FileOrders(), oplog=take
+            )
         finally:
             view.close()
         if not attempt.reached or not logs:
@@ -92,10 +94,10 @@ class RealKills:
         )
 
 
-def killing(stage: Stage, rank: int) -> Stage:
+def killing(trial_context: TrialContext, rank: int) -> TrialContext:
     """Return a stage on which one rank is killed and the others may go on for a while."""
     settings = replace(
-        stage.settings,
+        trial_context.settings,
         to=f"rank:{rank}",
         signal="KILL",
         notice=None,
@@ -103,4 +105,4 @@ def killing(stage: Stage, rank: int) -> Stage:
         grace_s=GRACE_S,
         grace_steps=None,
     )
-    return replace(stage, settings=settings)
+    return replace(trial_context, settings=settings)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.campaign import Campaign, Layer
 from spotchaos.clock import Clock, SystemClock
 from spotchaos.config.settings import Settings
@@ -135,48 +135,48 @@ class Exploration(Campaign):
 
     # --- the work ---
 
-    def work(self, ground: Groundwork) -> None:
+    def work(self, baseline_context: BaselineContext) -> None:
         """Record, draw, resume, and say what was found.
 
         Raises:
             HarnessError: nothing can record file ops here, a state cannot be put on
                 disk, or not all that was drawn could be told.
         """
-        self._starter = Starter(ground.stage)
-        recorder = Recorder(ground, self._starter)
+        self._starter = Starter(baseline_context.trial_context)
+        recorder = Recorder(baseline_context, self._starter)
         self._mechanism = recorder.mechanism
-        self._drawing = Drawing(self._settings, ground.stage.patterns)
+        self._drawing = Drawing(self._settings, baseline_context.trial_context.patterns)
         if self._mechanism is Mechanism.PYTHON:
             self._drawing.models = [KILL]
         # All findings count while classes are formed; which of them matter is asked last.
         strict = replace(self._settings, fail_on=(), known=())
         resumes = self._resumes = Resumes(
-            ground,
+            baseline_context,
             strict,
             self._starter,
             counts=self._settings.counts,
             observes=recorder.sees_reads,
         )
         try:
-            self.tell(PhaseStarted("recorded run"))
+            self.emit(PhaseStarted("recorded run"))
             if recorder.is_large:
-                self._spare_the_disk(ground)
+                self._spare_the_disk(baseline_context)
             record = recorder.run()
             self._drawing.left_out += recorder.left_out
             if self._only is not None:
-                self._resume_only(ground, resumes, record, *self._only)
+                self._resume_only(baseline_context, resumes, record, *self._only)
                 return
-            writer = self._writer(ground, record)
-            size = ground.baseline.world_size
+            writer = self._writer(baseline_context, record)
+            size = baseline_context.baseline.world_size
             cases = self._drawing.of_run(record, writer, world_size=size)
             if recorder.is_large:
                 writer.settle([case.state.layout for case in cases])
-            self._resume_all(ground, resumes, cases)
+            self._resume_all(baseline_context, resumes, cases)
             if self._drawing.saves_unseen:
-                record = self._tell_saves(resumes, record)
+                record = self._report_saves(resumes, record)
             self._doubt_early_ranks(resumes, RealKills(self._starter, record))
-            self._explore_resumes(ground, recorder, resumes, record)
-            self._look_before_failures(ground, resumes)
+            self._explore_resumes(baseline_context, recorder, resumes, record)
+            self._look_before_failures(baseline_context, resumes)
             if self._drawing.saves_unseen:
                 self._results.update(without_no_checkpoint(self._results))
             self._classify(resumes)
@@ -188,19 +188,23 @@ class Exploration(Campaign):
         self._demand_no_conflict(resumes)
         self._demand_all_resumed()
 
-    def _writer(self, ground: Groundwork, record: Recorded) -> Materialiser:
+    def _writer(
+        self, baseline_context: BaselineContext, record: Recorded
+    ) -> Materialiser:
         """Return what puts the states of a recording on the disk of the views."""
-        blobs = ground.stage.workspace.scratch / f"blobs-{self._writers}"
+        blobs = (
+            baseline_context.trial_context.workspace.scratch / f"blobs-{self._writers}"
+        )
         self._writers += 1
         blobs.mkdir()
         return Materialiser(record.history, blobs)
 
-    def _spare_the_disk(self, ground: Groundwork) -> None:
+    def _spare_the_disk(self, baseline_context: BaselineContext) -> None:
         """Keep nothing large twice: one state at a time, and no finished run."""
         self._jobs = 1
-        is_compared = ground.stage.outputs is not None
-        if ground.stage.finished_view is not None and not is_compared:
-            ground.stage.finished_view.close()  # it serves trials after the finish only
+        is_compared = baseline_context.trial_context.outputs is not None
+        if baseline_context.trial_context.finished_view is not None and not is_compared:
+            baseline_context.trial_context.finished_view.close()  # it serves trials after the finish only
 
     def _demand_no_conflict(self, resumes: Resumes) -> None:
         conflicts = len(resumes.memo.conflicts)
@@ -230,7 +234,7 @@ class Exploration(Campaign):
         for number, result in sorted(self._results.items()):
             if result.finding is None or not result.token.early:
                 continue
-            self.tell(PhaseStarted("real kill", str(result.token)))
+            self.emit(PhaseStarted("real kill", str(result.token)))
             if kills.confirm(result.token):
                 continue
             case = self._cases[number]
@@ -249,7 +253,7 @@ class Exploration(Campaign):
                 " and were not tried with real kills, there being too many"
             )
 
-    def _tell_saves(self, resumes: Resumes, record: Recorded) -> Recorded:
+    def _report_saves(self, resumes: Resumes, record: Recorded) -> Recorded:
         """Judge again by the saves that nobody saw and resumes went on from."""
         told = with_proved(record, self._cases, self._results)
         if told is None:
@@ -262,7 +266,7 @@ class Exploration(Campaign):
 
     def _explore_resumes(
         self,
-        ground: Groundwork,
+        baseline_context: BaselineContext,
         recorder: Recorder,
         resumes: Resumes,
         record: Recorded,
@@ -281,16 +285,18 @@ class Exploration(Campaign):
             if self.is_out_of_budget():
                 self._drawing.left_out.append("kills during a resume (--budget)")
                 break
-            self.tell(PhaseStarted("recorded resume", str(base.state.token)))
+            self.emit(PhaseStarted("recorded resume", str(base.state.token)))
             again = recorder.resume(base, number)
             joined = went_on_from(self._results[found[number]])
             if self._drawing.saves_unseen and joined is not None:
                 again = with_the_same(again, record, joined)
-            writer = self._writer(ground, again)
+            writer = self._writer(baseline_context, again)
             cases += self._drawing.of_resume(again, writer)
-        self._resume_all(ground, resumes, cases)
+        self._resume_all(baseline_context, resumes, cases)
 
-    def _look_before_failures(self, ground: Groundwork, resumes: Resumes) -> None:
+    def _look_before_failures(
+        self, baseline_context: BaselineContext, resumes: Resumes
+    ) -> None:
         """Resume from states before the crash points too, to see where failures begin."""
         tally = self._drawing.tally
         for _ in range(MOST_BEFORE):
@@ -301,10 +307,10 @@ class Exploration(Campaign):
             tally.drawn += len(cases)
             tally.by_recipe += len(cases)
             tally.by_content += len(cases)
-            self._resume_all(ground, resumes, cases)
+            self._resume_all(baseline_context, resumes, cases)
 
     def _resume_all(
-        self, ground: Groundwork, resumes: Resumes, cases: Sequence[Case]
+        self, baseline_context: BaselineContext, resumes: Resumes, cases: Sequence[Case]
     ) -> None:
         first = len(self._cases)
         self._cases += cases
@@ -315,7 +321,7 @@ class Exploration(Campaign):
             result = resumes.of(case, f"state-{number}")
             self._results[number] = result
             if result.was_run:
-                self.tell(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
+                self.emit(PhaseStarted(f"state {number + 1} of {len(self._cases)}"))
 
         with ThreadPoolExecutor(max_workers=self._jobs) as pool:
             tasks = [
@@ -328,12 +334,12 @@ class Exploration(Campaign):
             except BaseException:
                 for task in tasks:
                     task.cancel()
-                ground.stage.workspace.end_all()
+                baseline_context.trial_context.workspace.end_all()
                 raise
 
     def _resume_only(
         self,
-        ground: Groundwork,
+        baseline_context: BaselineContext,
         resumes: Resumes,
         record: Recorded,
         digest: str,
@@ -347,7 +353,7 @@ class Exploration(Campaign):
                 hint="explore again with the program as it is now",
             )
         state = CrashState(token, build(record.history, token))
-        case = Case(record, self._writer(ground, record), state)
+        case = Case(record, self._writer(baseline_context, record), state)
         self._cases.append(case)
         self._results[0] = resumes.of(case, "state-0")
         tally = self._drawing.tally
@@ -406,7 +412,7 @@ class Exploration(Campaign):
                 confirmed=confirmed,
             )
         )
-        self.tell(TrialDone(shown, judged))
+        self.emit(TrialDone(shown, judged))
 
     def _seen_again(
         self, resumes: Resumes, index: int, case: Case, result: Result
@@ -421,7 +427,7 @@ class Exploration(Campaign):
             self._seen_cold[name] = True
         if name in self._seen_cold:
             return result, self._seen_cold[name]
-        self.tell(PhaseStarted(f"class {index}", f"once more, cold: {result.token}"))
+        self.emit(PhaseStarted(f"class {index}", f"once more, cold: {result.token}"))
         again = resumes.cold(case, result, f"class-{index}")
         agrees = again.finding is not None and again.finding.name == name
         self._seen_cold[name] = agrees

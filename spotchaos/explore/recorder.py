@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.baseline_failures import kept_from
 from spotchaos.config.plan import KillPoint
 from spotchaos.errors import HarnessError
@@ -18,7 +18,7 @@ from spotchaos.model import Attempt, Ended
 from spotchaos.oracles.wording import ending_of
 from spotchaos.persistence import oplog
 from spotchaos.persistence.materialise import Materialiser
-from spotchaos.recording.python_recorder import announced_run, not_announced
+from spotchaos.recording.python_recorder import not_announced, python_recorded_run
 from spotchaos.recording.recorded_run import (
     Recorded,
     linked_start,
@@ -27,8 +27,8 @@ from spotchaos.recording.recorded_run import (
     recorded_of,
     with_own_data,
 )
-from spotchaos.recording.strace_recorder import not_seen, traced_run
-from spotchaos.trial.context import Stage
+from spotchaos.recording.strace_recorder import not_seen, strace_run
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 # Checkpoints whose recordings are larger are recorded once, and only the first saves.
@@ -56,20 +56,22 @@ class Recorder:
         HarnessError: nothing here can record what this program does.
     """
 
-    def __init__(self, ground: Groundwork, starter: Starter) -> None:
-        self._ground = ground
+    def __init__(self, baseline_context: BaselineContext, starter: Starter) -> None:
+        self._baseline_context = baseline_context
         self._starter = starter
         self.left_out: list[str] = []
         self.mechanism = Mechanism.NOTIFY
-        if ground.landscape.file_ops is not None:
+        if baseline_context.site_index.file_ops is not None:
             return
         self.mechanism = Mechanism.STRACE
         available, why = strace_available()
         if available:
             return
         self.mechanism = Mechanism.PYTHON
-        if ground.baseline.world_size > 1:
-            reasons = [n.message for n in ground.notes if "left-out" in n.name]
+        if baseline_context.baseline.world_size > 1:
+            reasons = [
+                n.message for n in baseline_context.notes if "left-out" in n.name
+            ]
             raise HarnessError(
                 "no crash state of several ranks can be explored: "
                 + (reasons[0] if reasons else "file operations cannot be recorded")
@@ -85,7 +87,7 @@ class Recorder:
     @property
     def written_bytes(self) -> int:
         """How much the uninterrupted program writes, as far as that is known."""
-        log = self._ground.stage.log
+        log = self._baseline_context.trial_context.log
         ops = () if log is None else log.ops
         return sum(op.length for op in ops if op.kind == "write" and op.error is None)
 
@@ -98,30 +100,30 @@ class Recorder:
         """Record the program from its beginning, to its end unless that is too much."""
         if self.mechanism is Mechanism.NOTIFY:
             return self._starter.carry_out(self._run)
-        view = self._ground.stage.new_view("recorded")
+        view = self._baseline_context.trial_context.new_view("recorded")
         try:
             if self.mechanism is Mechanism.STRACE:
-                attempt, log = traced_run(self._ground.stage, view)
+                attempt, log = strace_run(self._baseline_context.trial_context, view)
                 self.left_out.append(not_seen())
             else:
-                attempt, log = announced_run(self._starter.cold, view)
+                attempt, log = python_recorded_run(self._starter.cold, view)
                 self.left_out.append(not_announced())
             _demand_no_path_of(view, log)
             return self._taken(attempt, log)
         finally:
             view.close()
 
-    def _run(self, stage: Stage) -> Recorded:
-        view = stage.new_view("recorded")
+    def _run(self, trial_context: TrialContext) -> Recorded:
+        view = trial_context.new_view("recorded")
         try:
             if self.written_bytes > MOST_BYTES:
-                saves = stage.settings.saves or FIRST_SAVES
-                attempt, log = _first_saves(stage, view, saves)
+                saves = trial_context.settings.saves or FIRST_SAVES
+                attempt, log = _first_saves(trial_context, view, saves)
                 self.left_out.append(
                     f"what follows the first {saves} saves, the checkpoints being large"
                 )
             else:
-                attempt, log = _supervised(stage, view, ())
+                attempt, log = _supervised(trial_context, view, ())
             _demand_no_path_of(view, log)
             return self._taken(attempt, log)
         finally:
@@ -129,7 +131,7 @@ class Recorder:
 
     def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
         if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
-            program = self._ground.stage.program
+            program = self._baseline_context.trial_context.program
             raise HarnessError(
                 f"the recorded run ended with {ending_of(attempt)}",
                 hint=kept_from(
@@ -139,19 +141,23 @@ class Recorder:
                 )
                 or "run it under `spotchaos run --kill-at file-op:1` to see why",
             )
-        return recorded_of(attempt, log, linked_start(self._ground.stage, "start"))
+        return recorded_of(
+            attempt, log, linked_start(self._baseline_context.trial_context, "start")
+        )
 
     def resume(self, base: Case, number: int) -> Recorded:
         """Record a resume from a crash state."""
-        folder = self._ground.stage.workspace.scratch / f"start-{number}"
+        folder = (
+            self._baseline_context.trial_context.workspace.scratch / f"start-{number}"
+        )
         Materialiser(base.record.history).write(base.state.layout, folder)
         before = base.record.cut((base.state.latest or base.state.token).number)
 
-        def run(stage: Stage) -> tuple[Attempt, oplog.OpLog]:
-            view = stage.new_view(f"resume-{number}")
+        def run(trial_context: TrialContext) -> tuple[Attempt, oplog.OpLog]:
+            view = trial_context.new_view(f"resume-{number}")
             try:
                 put(view, base.writer, base.record, base.state.layout)
-                return _supervised(stage, view, before)
+                return _supervised(trial_context, view, before)
             finally:
                 view.close()
 
@@ -168,23 +174,27 @@ class Recorder:
 
 
 def _supervised(
-    stage: Stage, view: View, earlier: Sequence[Attempt]
+    trial_context: TrialContext, view: View, earlier: Sequence[Attempt]
 ) -> tuple[Attempt, oplog.OpLog]:
-    attempt, log = recorded_attempt(stage, view, earlier, files=RECORDING)
+    attempt, log = recorded_attempt(trial_context, view, earlier, files=RECORDING)
     if log is None:
         raise HarnessError("the recording of file operations broke off")
     return attempt, log
 
 
-def _first_saves(stage: Stage, view: View, saves: int) -> tuple[Attempt, oplog.OpLog]:
+def _first_saves(
+    trial_context: TrialContext, view: View, saves: int
+) -> tuple[Attempt, oplog.OpLog]:
     """Record a run up to the beginning of the save after the first ones."""
     logs: list[oplog.OpLog] = []
     attempt = run_attempt(
-        stage,
+        trial_context,
         view,
         KillPoint(site="save-begin", occurrence=saves + 1),
         files=RECORDING,
-        oplog=lambda path: logs.append(with_own_data(oplog.read(path), stage, view)),
+        oplog=lambda path: logs.append(
+            with_own_data(oplog.read(path), trial_context, view)
+        ),
     )
     if not logs or (not attempt.reached and not logs[0].complete):
         raise HarnessError("the recording of file operations broke off")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from spotchaos.campaign.baseline import Groundwork
+from spotchaos.campaign.baseline import BaselineContext
 from spotchaos.campaign.judgement import judge_trial
 from spotchaos.config.plan import Plan
 from spotchaos.config.settings import Settings
@@ -26,7 +26,7 @@ from spotchaos.persistence import oplog
 from spotchaos.persistence.readset import Memo, Question, asked_by
 from spotchaos.persistence.tokens import StateToken
 from spotchaos.recording.recorded_run import cut_of, put
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 # Of the states whose result is known from what they answer, so many are run anyway.
@@ -43,16 +43,16 @@ class Starter:
         lost: why the zygote is gone; None while it lives.
     """
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, trial_context: TrialContext) -> None:
+        self._trial_context = trial_context
         self.lost: str | None = None
 
     @property
-    def cold(self) -> Stage:
+    def cold(self) -> TrialContext:
         """The stage on which every attempt is a fresh process."""
-        return replace(self._stage, zygote=None)
+        return replace(self._trial_context, zygote=None)
 
-    def carry_out(self, run: Callable[[Stage], T]) -> T:
+    def carry_out(self, run: Callable[[TrialContext], T]) -> T:
         """Return what `run` returns; it is called again if the zygote goes meanwhile.
 
         Args:
@@ -60,7 +60,7 @@ class Starter:
         """
         if self.lost is None:
             try:
-                return run(self._stage)
+                return run(self._trial_context)
             except ZygoteGoneError as error:
                 self.lost = error.message
         return run(self.cold)
@@ -70,7 +70,7 @@ class Resumes:
     """Resumes from the crash states of one exploration, and what is known of them.
 
     Args:
-        ground: baselines and stage.
+        baseline_context: baselines and stage.
         settings: with every finding counted; which matter is asked of `counts`.
         starter: of attempts.
         observes: file ops of resumes are supervised, so that equal states are known.
@@ -78,14 +78,14 @@ class Resumes:
 
     def __init__(
         self,
-        ground: Groundwork,
+        baseline_context: BaselineContext,
         settings: Settings,
         starter: Starter,
         *,
         counts: Callable[[str], bool],
         observes: bool,
     ) -> None:
-        self._ground = ground
+        self._baseline_context = baseline_context
         self._settings = settings
         self._starter = starter
         self._counts = counts
@@ -94,9 +94,9 @@ class Resumes:
         self.memo: Memo[Resumed] = Memo(SPOT_CHECK, random.Random(settings.seed))
         # What a clean stop shows as well is not the crash's doing.
         self.always: frozenset[str] = frozenset()
-        control = ground.baseline.control
+        control = baseline_context.baseline.control
         if control is not None:
-            clean = judge_trial(settings, ground, control, Plan(()))
+            clean = judge_trial(settings, baseline_context, control, Plan(()))
             self.always = frozenset(f.name for f in clean.findings)
 
     def of(self, case: Case, name: str) -> Result:
@@ -108,7 +108,9 @@ class Resumes:
             if known is not None:
                 return self._judged(case, known.attempt, was_run=False)
         attempt, asked = self._starter.carry_out(
-            lambda stage: self._once(stage, case, name, files=self._files)
+            lambda trial_context: self._once(
+                trial_context, case, name, files=self._files
+            )
         )
         if self._files is not None:
             with self._lock:
@@ -134,7 +136,12 @@ class Resumes:
         )
 
     def _once(
-        self, stage: Stage, case: Case, name: str, *, files: FileOrders | None
+        self,
+        trial_context: TrialContext,
+        case: Case,
+        name: str,
+        *,
+        files: FileOrders | None,
     ) -> tuple[Attempt, tuple[Question, ...]]:
         """Put one state into a view of its own, and resume from it."""
         token = case.state.token
@@ -144,12 +151,12 @@ class Resumes:
         links = files is not None and case.writer.is_large(layout)
         if files is not None and links:
             files = replace(files, break_links=True)
-        view = stage.new_view(name)
+        view = trial_context.new_view(name)
         asked: list[Question] = []
         try:
             put(view, case.writer, case.record, layout, links=links)
             attempt = run_attempt(
-                stage,
+                trial_context,
                 view,
                 None,
                 earlier=before,
@@ -195,7 +202,7 @@ class Resumes:
             wall_s=attempt.wall_s,
             path=attempt.path,
         )
-        judgement = judge_trial(self._settings, self._ground, trial, Plan(()))
+        judgement = judge_trial(self._settings, self._baseline_context, trial, Plan(()))
         cut = cut or cut_of(case.record, token)
         finding = None
         verdict = judgement.verdict

@@ -140,7 +140,7 @@ class AbstractServer(Protocol):
     def stop(self) -> None: ...
 
 
-class Surroundings:
+class AttemptEnvironment:
     """The fakes of one attempt; use as a context manager.
 
     Args:

@@ -27,7 +27,7 @@ from spotchaos.launch.supervisor.notify_rules import (
     Rule,
     rule_for,
 )
-from spotchaos.model import Attempt, SaveMark, Struck
+from spotchaos.model import Attempt, Injected, SaveMark
 from spotchaos.persistence.oplog import FileOp, OpLog
 
 ERRORS: Final = (
@@ -135,15 +135,15 @@ def rule_of(
         early = [s for s in saves if before is None or s.step < before] or saves
         begun_s = early[-1].begun_at_s - _began_s(log) if early else 0.0
         any_of_them = rule_for(fault.name, 1, onwards=True, path=where)
-        nth = 1 + len(list(_struck(any_of_them, log, until_s=begun_s)))
+        nth = 1 + len(list(_injected(any_of_them, log, until_s=begun_s)))
         if not saves:
             nth = _NEVER  # nobody knows which operation is the last save's
     return rule_for(fault.name, nth, onwards=onwards, path=where)
 
 
-def step_struck(rule: Rule, log: OpLog, recorded: Attempt) -> int | None:
+def injected_step(rule: Rule, log: OpLog, recorded: Attempt) -> int | None:
     """Return after how many steps the rule would first strike; None if it never would."""
-    first = next(iter(_struck(rule, log)), None)
+    first = next(iter(_injected(rule, log)), None)
     if first is None:
         return None
     at_s = first.at_s + _began_s(log)
@@ -151,19 +151,19 @@ def step_struck(rule: Rule, log: OpLog, recorded: Attempt) -> int | None:
     return max((sum(m.t_s <= at_s for m in r.steps) for r in ranks), default=0)
 
 
-def seen_in(oplog: Path, faults: Sequence[tuple[DiskFault, Rule]]) -> list[Struck]:
+def seen_in(oplog: Path, faults: Sequence[tuple[DiskFault, Rule]]) -> list[Injected]:
     """Return what came of each fault, from the lines that the supervisor wrote.
 
     Lines name the kind of operation only: two faults of one kind share what they struck.
     """
     lines = list(_lines(oplog))
     began_s = next((x.get("began_s", 0.0) for x in lines if x["op"] == "header"), 0.0)
-    struck = [line for line in lines if line["op"] == "fault"]
+    injected = [line for line in lines if line["op"] == "fault"]
     found = []
     for fault, rule in faults:
-        mine = [line for line in struck if _could_be(rule, line)]
+        mine = [line for line in injected if _could_be(rule, line)]
         found.append(
-            Struck(
+            Injected(
                 fault.text,
                 fault.kind,
                 len(mine),
@@ -174,17 +174,17 @@ def seen_in(oplog: Path, faults: Sequence[tuple[DiskFault, Rule]]) -> list[Struc
     return found
 
 
-def strike_at_rest(
+def damage_at_rest(
     fault: DiskFault, view: View, attempt: Attempt, *, patterns: Sequence[str]
-) -> Struck:
+) -> Injected:
     """Damage a finished checkpoint, or move the times of files; the machine is gone."""
     if fault.kind == "skew":
         moved = move_times(fault.name, view)
-        return Struck(fault.text, "skew", moved, at_s=attempt.reclaimed_at_s)
+        return Injected(fault.text, "skew", moved, at_s=attempt.reclaimed_at_s)
     saves = [s for s in _saves(attempt, patterns) if s.ended_at_s is not None]
     if fault.nth is not None:
         saves = saves[fault.nth - 1 : None if fault.onwards else fault.nth]
-    struck = Struck(fault.text, "damage", 0)
+    injected = Injected(fault.text, "damage", 0)
     damaged: set[Path] = set()
     for save in reversed(saves):
         files = [f for path in save.paths for f in _files(view, path)]
@@ -194,10 +194,10 @@ def strike_at_rest(
             _damage(file, fault.name)
             damaged.add(file)
             at_s = save.ended_at_s
-            struck = replace(struck, times=len(damaged), at_s=at_s, path=name)
+            injected = replace(injected, times=len(damaged), at_s=at_s, path=name)
             if not fault.onwards:
                 break
-    return struck
+    return injected
 
 
 def _damage(file: Path, how: str) -> None:
@@ -266,7 +266,7 @@ def _wild(label: str) -> str:
     return re.sub(r"[\[\]?]", "?", f"{folder}/{name}")
 
 
-def _struck(rule: Rule, log: OpLog, until_s: float | None = None) -> Iterable[FileOp]:
+def _injected(rule: Rule, log: OpLog, until_s: float | None = None) -> Iterable[FileOp]:
     gate = Gate([], [rule])
     for op in log.ops:
         is_op = op.number is not None or op.kind in UNNUMBERED

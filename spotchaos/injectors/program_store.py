@@ -29,7 +29,7 @@ from spotchaos.injectors.storage_faults import (
     StorageFault,
 )
 from spotchaos.injectors.storage_layer import Entry, Hold
-from spotchaos.model import Attempt, Request, SaveMark, Stored, Struck
+from spotchaos.model import Attempt, Injected, Request, SaveMark, Stored
 from spotchaos.providers.loopback import LoopbackServer
 
 # Objects as small as a pointer are kept with what they say.
@@ -182,7 +182,7 @@ class ProgramStore:
             return 0.0
         return self._clock.monotonic() - max(pending.values())
 
-    def end_attempt(self) -> tuple[Stored, list[Struck]]:
+    def end_attempt(self) -> tuple[Stored, list[Injected]]:
         """Return what an attempt left and which faults struck it; it has ended.
 
         A fault that lasts is one of the machine's time: it goes with the machine on which
@@ -194,17 +194,19 @@ class ProgramStore:
             if entry.kind in _ABOUT_OBJECTS
         ]
         self._seen = len(self._store.layer.log)
-        found = (_struck(text, fault, log) for text, fault in self._faults.items())
-        struck = [one for one in found if one is not None]
-        self._fired |= {one.fault for one in struck}
+        found = (_injected(text, fault, log) for text, fault in self._faults.items())
+        injected = [one for one in found if one is not None]
+        self._fired |= {one.fault for one in injected}
         self._store.layer.disarm(fired=True)
         self._store.layer.rest()
-        return self._stored(log), struck
+        return self._stored(log), injected
 
-    def not_fired(self) -> list[Struck]:
+    def not_fired(self) -> list[Injected]:
         """Return the faults that never struck."""
         return [
-            Struck(text, "store", 0) for text in self._faults if text not in self._fired
+            Injected(text, "store", 0)
+            for text in self._faults
+            if text not in self._fired
         ]
 
     def _stored(self, log: Sequence[Entry]) -> Stored:
@@ -270,7 +272,7 @@ def on_last_save(
     return fault.on_last_save(done=len(done))
 
 
-def step_struck_by(fault: StorageFault, recorded: Attempt) -> int | None:
+def injected_step_by(fault: StorageFault, recorded: Attempt) -> int | None:
     """Return after how many steps a fault first strikes an uninterrupted run, or None."""
     found = _strikable(fault, recorded)[fault.first - 1 :]
     if not found:
@@ -284,16 +286,16 @@ def _strikable(fault: StorageFault, recorded: Attempt) -> list[Request]:
     return [
         request
         for request in requests
-        if fault.can_strike(Operation(name=request.operation, kind=Kind(request.kind)))
+        if fault.can_inject(Operation(name=request.operation, kind=Kind(request.kind)))
     ]
 
 
-def _struck(text: str, fault: StorageFault, log: Sequence[Entry]) -> Struck | None:
+def _injected(text: str, fault: StorageFault, log: Sequence[Entry]) -> Injected | None:
     name = f"{fault.store}-{fault.name}"
     hit = [entry for entry in log if entry.fault == name]
     if not hit:
         return None
-    return Struck(
+    return Injected(
         text,
         "store",
         len(hit),

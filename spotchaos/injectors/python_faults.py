@@ -14,7 +14,7 @@ from typing import Any, Final
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import DiskFault
 from spotchaos.launch.supervisor.notify_rules import rule_for
-from spotchaos.model import SaveMark, Struck
+from spotchaos.model import Injected, SaveMark
 
 # What Python cannot be made to see: it writes on by itself after either.
 BELOW_PYTHON: Final = frozenset({"eintr", "short-write"})
@@ -73,7 +73,7 @@ def python_rule_of(
     )
 
 
-def step_struck_in_python(rule: PythonRule, saves: Sequence[SaveMark]) -> int | None:
+def injected_step_in_python(rule: PythonRule, saves: Sequence[SaveMark]) -> int | None:
     """Return after how many steps it has struck, if each save is struck once or more.
 
     None: nothing is saved.
@@ -84,7 +84,7 @@ def step_struck_in_python(rule: PythonRule, saves: Sequence[SaveMark]) -> int | 
 
 def seen_by_probe(
     folder: Path, faults: Iterable[tuple[DiskFault, PythonRule]]
-) -> list[Struck]:
+) -> list[Injected]:
     """Return what came of each fault, from what the processes of an attempt wrote down."""
     lines = [
         json.loads(line)
@@ -98,7 +98,7 @@ def seen_by_probe(
             key=lambda line: float(line["t"]),
         )
         found.append(
-            Struck(
+            Injected(
                 fault.text,
                 fault.kind,
                 len(mine),

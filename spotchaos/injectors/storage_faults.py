@@ -45,7 +45,7 @@ _ON_OBJECTS = frozenset({Kind.READ, Kind.WRITE, Kind.COMMIT, Kind.OBJECT})
 @dataclass(frozen=True, slots=True)
 class _Row:
     summary: str
-    strikes: frozenset[Kind]
+    injects: frozenset[Kind]
     names: frozenset[str] = frozenset()  # operations of other kinds that it strikes
 
 
@@ -123,12 +123,12 @@ class StorageFault:
         """
         return replace(self, first=done + 1, last=ENDLESS, is_on_last_save=False)
 
-    def can_strike(self, operation: Operation) -> bool:
+    def can_inject(self, operation: Operation) -> bool:
         """Tell whether `operation` is one of those that this fault counts."""
         row = _ROWS[self.name]
-        return operation.kind in row.strikes or operation.name in row.names
+        return operation.kind in row.injects or operation.name in row.names
 
-    def strikes(self, number: int) -> bool:
+    def injects(self, number: int) -> bool:
         """Tell whether it strikes the `number`th operation that it can strike, from 1."""
         return not self.is_on_last_save and self.first <= number <= self.last
 

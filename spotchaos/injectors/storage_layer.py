@@ -185,7 +185,7 @@ class StorageLayer:
             return sum(
                 count
                 for (kind, name), count in self._done.items()
-                if fault.can_strike(Operation(name=name, kind=kind))
+                if fault.can_inject(Operation(name=name, kind=kind))
             )
 
     def hold(self, number: int) -> Hold:
@@ -232,14 +232,14 @@ class StorageLayer:
             held = self._hold if self._hold and self._hold.stops(operation) else None
         if held is not None and not held.wait():
             raise drop(environ, is_reset=True)
-        fault = self._strike(operation)
+        fault = self._inject(operation)
         if not fault and operation.kind not in {Kind.LIST, Kind.READ}:
             return self._pass_on(environ, start_response, operation)
         return self._play(fault, environ, start_response, operation)
 
-    def _strike(self, operation: Operation) -> str:
+    def _inject(self, operation: Operation) -> str:
         """Count the operation; return the name of the fault that strikes it, or ""."""
-        struck = ""
+        injected = ""
         with self._lock:
             if self._resting_since_s is not None:
                 rested_s = self._clock.monotonic() - self._resting_since_s
@@ -249,12 +249,12 @@ class StorageLayer:
             self._done[operation.kind, operation.name] += 1
             self._busy[operation.bucket, operation.key] += 1
             for armed in self._armed:
-                if armed.fault.can_strike(operation):
+                if armed.fault.can_inject(operation):
                     armed.seen += 1
-                    if armed.fault.strikes(armed.seen) and not struck:
+                    if armed.fault.injects(armed.seen) and not injected:
                         armed.fired += 1
-                        struck = armed.fault.name
-        return struck
+                        injected = armed.fault.name
+        return injected
 
     def _play(
         self,

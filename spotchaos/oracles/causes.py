@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from spotchaos.model import StepMark
 from spotchaos.oracles.drawn import is_drawn, is_within_an_order
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.views import Difference, RankView
 from spotchaos.oracles.windows import begun
-from spotchaos.trace.lookup import STRONG, RankLine, is_stream
+from spotchaos.trace.lookup import STRONG, RankReference, is_stream
 
 _FORWARD = ("loss", "gradients", "weights", "buffers")
 
@@ -242,7 +242,7 @@ def _reaches_first_loss(view: RankView, stream: str, found: Mixup | None) -> boo
     )
 
 
-def _moves(line: RankLine, stream: str, earlier: int, later: int) -> bool:
+def _moves(line: RankReference, stream: str, earlier: int, later: int) -> bool:
     """Whether a stream was read in the line between two of its states."""
     states = [line.states.get(step) for step in range(earlier, later + 1)]
     values = {s.components.get(stream) for s in states if s is not None}
@@ -275,36 +275,40 @@ def frozen(view: RankView) -> int | str | None:
     return None if {"weights", "averages"} & {*view.wrong} else view.frozen
 
 
-def streams(link: Link, view: RankView) -> tuple[str, ...]:
+def streams(resumed: ResumedAttempt, view: RankView) -> tuple[str, ...]:
     """Return the random streams whose loss matters."""
-    ranks = link.attempt.trace.world_size
+    ranks = resumed.attempt.trace.world_size
     return tuple(s for s in view.streams if reaches(view, s, ranks=ranks))
 
 
-def is_foreign(link: Link) -> bool:
+def is_foreign(resumed: ResumedAttempt) -> bool:
     """Whether an attempt goes on from a checkpoint of another run."""
-    if link.join.disagrees:
+    if resumed.join.disagrees:
         return False
-    if link.unwritten and (is_ahead(link) or not (link.trained or link.joined)):
+    if resumed.unwritten and (
+        is_ahead(resumed) or not (resumed.trained or resumed.joined)
+    ):
         return True
-    if not link.has_begun or not link.trained:
+    if not resumed.has_begun or not resumed.trained:
         return False
-    if link.joined is None:
+    if resumed.joined is None:
         return True
-    return bool(link.views) and all(_is_foreign(view) for view in link.views.values())
+    return bool(resumed.views) and all(
+        _is_foreign(view) for view in resumed.views.values()
+    )
 
 
-def is_ahead(link: Link) -> bool:
+def is_ahead(resumed: ResumedAttempt) -> bool:
     """Whether an attempt begins with what only steps have that nobody had come to."""
-    joined = link.joined
-    if joined is None or joined <= link.reached or not link.views:
+    joined = resumed.joined
+    if joined is None or joined <= resumed.reached or not resumed.views:
         return False
     return all(
         any(
-            component in STRONG and steps and min(steps) > link.reached
+            component in STRONG and steps and min(steps) > resumed.reached
             for component, steps in view.looked.items()
         )
-        for view in link.views.values()
+        for view in resumed.views.values()
     )
 
 
@@ -318,36 +322,36 @@ def _is_foreign(view: RankView) -> bool:
     )
 
 
-def has_cause(link: Link) -> bool:
+def has_cause(resumed: ResumedAttempt) -> bool:
     """Whether anything wrong at the join, or with the data, explains a divergence."""
-    if link.joined is None or is_foreign(link) or is_restart(link):
+    if resumed.joined is None or is_foreign(resumed) or is_restart(resumed):
         return True
     return any(
-        wrong(view) or streams(link, view) or mixup(view) or frozen(view) is not None
-        for view in link.views.values()
+        wrong(view) or streams(resumed, view) or mixup(view) or frozen(view) is not None
+        for view in resumed.views.values()
     )
 
 
-def is_restart(link: Link) -> bool:
+def is_restart(resumed: ResumedAttempt) -> bool:
     """Whether an attempt wrongly began at step 0 although a checkpoint was there."""
     return (
-        link.is_resume
-        and not link.is_all_over
-        and link.joined == 0
-        and any(s.is_settled and s.step for s in link.saved)
+        resumed.is_resume
+        and not resumed.is_all_over
+        and resumed.joined == 0
+        and any(s.is_settled and s.step for s in resumed.saved)
     )
 
 
-def judged(case: Case) -> list[Link]:
+def judged(case: Case) -> list[ResumedAttempt]:
     """Return the resumed attempts whose state and data can be compared at all."""
     return [
-        link
-        for link in case.resumes()
-        if link.views
-        and not link.join.disagrees
-        and not link.starts_afresh
-        and not is_restart(link)
-        and not is_foreign(link)
-        and not link.is_all_over
-        and not link.has_nothing_left
+        resumed
+        for resumed in case.resumes()
+        if resumed.views
+        and not resumed.join.disagrees
+        and not resumed.starts_afresh
+        and not is_restart(resumed)
+        and not is_foreign(resumed)
+        and not resumed.is_all_over
+        and not resumed.has_nothing_left
     ]

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from spotchaos.model import Attempt, Baseline, Ended, RankTrace
-from spotchaos.trace.lookup import Line, RankLine
+from spotchaos.trace.lookup import Line, RankReference
 from spotchaos.trace.training_phases import spelled_as
 
 
 @dataclass(frozen=True, slots=True)
-class Preludes:
+class DiscardedSteps:
     """How long the preludes of a program are: from attempts that came beyond theirs.
 
     `known` are those attempts with the lengths that they had, `undone` is the step after
@@ -29,7 +29,7 @@ class Preludes:
 
 def preludes_of(
     line: Line, baseline: Baseline, attempts: Iterable[Attempt]
-) -> Preludes:
+) -> DiscardedSteps:
     """Return what the clean stop and these attempts tell of a program's preludes."""
     control = baseline.control.attempts[1:] if baseline.control is not None else ()
     known: list[tuple[Attempt, int]] = []
@@ -39,11 +39,11 @@ def preludes_of(
         length = _length(line, attempt, undone)
         if length:
             known.append((attempt, length))
-    return Preludes(tuple(known), undone)
+    return DiscardedSteps(tuple(known), undone)
 
 
-def without_prelude(
-    line: Line, attempt: Attempt, found: Preludes
+def without_discarded_steps(
+    line: Line, attempt: Attempt, found: DiscardedSteps
 ) -> tuple[Attempt, int]:
     """Return the attempt from where its prelude ends, and the steps that it took.
 
@@ -74,7 +74,7 @@ def _undone(line: Line) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _returns(trace: RankLine | RankTrace, last: int) -> int | None:
+def _returns(trace: RankReference | RankTrace, last: int) -> int | None:
     """Return the first step up to `last` whose weights are those of step 0, left between."""
     weights = {s: m.components.get("weights") for s, m in trace.states.items()}
     start, has_left = weights.get(0), False
@@ -99,7 +99,7 @@ def _length(line: Line, attempt: Attempt, undone: int | None) -> int:
     return found.pop() if len(found) == 1 else 0
 
 
-def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
+def _rank_length(line: RankReference, trace: RankTrace, undone: int | None) -> int:
     begun = _later(line, trace, 0)
     if begun:
         # It began with a checkpoint's weights: does it come back to them, when the line
@@ -116,7 +116,7 @@ def _rank_length(line: RankLine, trace: RankTrace, undone: int | None) -> int:
     return next((s for s in steps if _leaps(line, trace, s)), 0)
 
 
-def _is_in_turns(line: RankLine, trace: RankTrace, undone: int) -> bool:
+def _is_in_turns(line: RankReference, trace: RankTrace, undone: int) -> bool:
     """Whether the line itself comes back to the weights that an attempt began with.
 
     Several clients, or tasks, are each trained from the same weights: what leads back to
@@ -126,13 +126,13 @@ def _is_in_turns(line: RankLine, trace: RankTrace, undone: int) -> bool:
     return any(step + undone in steps for step in steps)
 
 
-def _later(line: RankLine, trace: RankTrace, step: int) -> bool:
+def _later(line: RankReference, trace: RankTrace, step: int) -> bool:
     """Whether an attempt has weights at `step` that the line only has further on."""
     steps = _steps_of(line, trace, step)
     return bool(steps) and min(steps) > step
 
 
-def _leaps(line: RankLine, trace: RankTrace, step: int) -> bool:
+def _leaps(line: RankReference, trace: RankTrace, step: int) -> bool:
     """Whether no step of the line leads to the weights that an attempt has at `step`."""
     if step - 1 not in trace.states or not _later(line, trace, step):
         return False
@@ -140,7 +140,7 @@ def _leaps(line: RankLine, trace: RankTrace, step: int) -> bool:
     return min(_steps_of(line, trace, step)) > before + 1
 
 
-def _steps_of(line: RankLine, trace: RankTrace, step: int) -> frozenset[int]:
+def _steps_of(line: RankReference, trace: RankTrace, step: int) -> frozenset[int]:
     """Return the steps of the line with the weights that an attempt has at `step`."""
     state = trace.states.get(step)
     # Who has nothing left to train ends with what it loaded.
@@ -150,7 +150,7 @@ def _steps_of(line: RankLine, trace: RankTrace, step: int) -> frozenset[int]:
     return line.table.get("weights", {}).get(fingerprint or "", frozenset())
 
 
-def _repeated(line: RankLine, trace: RankTrace) -> int:
+def _repeated(line: RankReference, trace: RankTrace) -> int:
     """Return how many steps from the first on are those of the line, state and all."""
     done = 0
     for mark in trace.steps:

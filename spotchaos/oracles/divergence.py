@@ -18,7 +18,7 @@ from spotchaos.oracles.causes import (
     wrong,
 )
 from spotchaos.oracles.dumps import compare_dumps
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.restored import FINDING_OF
 from spotchaos.oracles.views import Difference
 from spotchaos.oracles.wording import HINTS, listed, name_of, steps_of
@@ -48,19 +48,19 @@ __all__ = ["compare_dumps", "divergence_of", "judge_divergence", "with_measured"
 
 def judge_divergence(case: Case) -> Iterator[Finding]:
     """Name what parts from the line later, or for no reason that is known."""
-    for link in case.resumes():
-        if link.starts_afresh:
-            yield from _afresh(link)
-        elif not has_cause(link):
-            yield from _unexplained(link)
-        elif link.views and not is_foreign(link) and not is_restart(link):
-            yield from _other_content(link)
+    for resumed in case.resumes():
+        if resumed.starts_afresh:
+            yield from _afresh(resumed)
+        elif not has_cause(resumed):
+            yield from _unexplained(resumed)
+        elif resumed.views and not is_foreign(resumed) and not is_restart(resumed):
+            yield from _other_content(resumed)
 
 
-def divergence_of(link: Link) -> Divergence | None:
+def divergence_of(resumed: ResumedAttempt) -> Divergence | None:
     """Return the first step, rank and components at which an attempt left its line."""
-    found = _first(link)
-    if found is None or is_restart(link) or is_foreign(link):
+    found = _first(resumed)
+    if found is None or is_restart(resumed) or is_foreign(resumed):
         return None
     rank, first = found
     return Divergence(step=first.step, rank=rank, components=first.components)
@@ -104,10 +104,10 @@ def _measured(finding: Finding, divergence: Divergence) -> Finding:
     )
 
 
-def _first(link: Link) -> tuple[int, Difference] | None:
+def _first(resumed: ResumedAttempt) -> tuple[int, Difference] | None:
     found = [
         (rank, first)
-        for rank, view in link.views.items()
+        for rank, view in resumed.views.items()
         if (first := next((d for d in view.differences if d.matters), None)) is not None
     ]
     # Of ranks that part at one step, the one in which the cause shows: the others have
@@ -121,8 +121,8 @@ def _earliest(found: tuple[int, Difference]) -> tuple[int, int, int]:
     return first.step, min(known, default=len(COMPONENTS)), rank
 
 
-def _afresh(link: Link) -> Iterator[Finding]:
-    found = _first(link)
+def _afresh(resumed: ResumedAttempt) -> Iterator[Finding]:
+    found = _first(resumed)
     if found is None:
         return
     rank, first = found
@@ -133,40 +133,40 @@ def _afresh(link: Link) -> Iterator[Finding]:
         f" {listed(map(name_of, first.components))}",
         hint="look for what the killed attempt left behind and the new one used: caches,"
         " prepared data, files that are only written when they are missing",
-        attempt=link.number,
+        attempt=resumed.number,
         step=first.step,
         rank=rank,
         component=first.components[0],
     )
 
 
-def _unexplained(link: Link) -> Iterator[Finding]:
-    found = _first(link)
+def _unexplained(resumed: ResumedAttempt) -> Iterator[Finding]:
+    found = _first(resumed)
     if found is None:
-        yield from _final(link)
+        yield from _final(resumed)
         return
     rank, first = found
-    if _is_reduction(link, first.step):
+    if _is_reduction(resumed, first.step):
         yield Finding(
             "reduction-order-changed",
-            f"the program resumed at step {link.joined} with every component, stream and"
+            f"the program resumed at step {resumed.joined} with every component, stream and"
             f" batch as it was, and the gradients of step {first.step} differ on"
-            f" {len(link.views)} ranks",
+            f" {len(resumed.views)} ranks",
             hint=HINTS["reduction"],
-            attempt=link.number,
+            attempt=resumed.number,
             step=first.step,
             rank=rank,
             component="gradients",
         )
         return
-    if _is_of_an_unseen_optimizer(link, rank, first):
+    if _is_of_an_unseen_optimizer(resumed, rank, first):
         yield Finding(
             "optimizer-not-restored",
-            f"the program resumed at step {link.joined} and made its optimizer only at"
+            f"the program resumed at step {resumed.joined} and made its optimizer only at"
             f" step {first.step - 1}, which turned the same weights and gradients into"
             " other weights: the optimizer's state did not come back",
             hint=HINTS["optimizer"],
-            attempt=link.number,
+            attempt=resumed.number,
             step=first.step - 1,
             rank=rank,
             component="optimizer",
@@ -176,26 +176,28 @@ def _unexplained(link: Link) -> Iterator[Finding]:
     if lost is not None:
         yield Finding(
             FINDING_OF[lost],
-            f"{name_of(lost)} came back as of step {link.joined}, but differ at step"
-            f" {first.step - 1}, {steps_of(first.step - 1 - (link.joined or 0))} later:"
+            f"{name_of(lost)} came back as of step {resumed.joined}, but differ at step"
+            f" {first.step - 1}, {steps_of(first.step - 1 - (resumed.joined or 0))} later:"
             " something that they are computed from was lost",
             hint=HINTS[lost],
-            attempt=link.number,
+            attempt=resumed.number,
             step=first.step,
             rank=rank,
             component=lost,
         )
         return
-    yield _diverged(link, rank, first)
+    yield _diverged(resumed, rank, first)
 
 
-def _is_of_an_unseen_optimizer(link: Link, rank: int, first: Difference) -> bool:
+def _is_of_an_unseen_optimizer(
+    resumed: ResumedAttempt, rank: int, first: Difference
+) -> bool:
     """Whether the first step after a resume was made otherwise by an optimizer made in it.
 
     A library may make its optimizers once they first step: what they come back with is
     seen in what they do.
     """
-    view = link.views[rank]
+    view = resumed.views[rank]
     there = view.line.states.get(view.joined)
     return (
         first.step == view.joined + 2
@@ -207,27 +209,27 @@ def _is_of_an_unseen_optimizer(link: Link, rank: int, first: Difference) -> bool
     )
 
 
-def _diverged(link: Link, rank: int, first: Difference) -> Finding:
-    lost = link.views[rank].streams
+def _diverged(resumed: ResumedAttempt, rank: int, first: Difference) -> Finding:
+    lost = resumed.views[rank].streams
     parts = [c for c in first.components if c not in lost] or [*first.components]
     words = listed(map(name_of, parts))
     if lost:
         told = (
-            f"step {first.step}, after the resume at step {link.joined}, differs in"
+            f"step {first.step}, after the resume at step {resumed.joined}, differs in"
             f" {words}, and it cannot be told why: one of {listed(map(name_of, lost))},"
             " which did not come back but, as far as can be seen, did not make it in the"
             " uninterrupted run, or something else that is not in the checkpoint"
         )
     else:
         told = (
-            f"everything that is known of step {link.joined} was restored, and step"
+            f"everything that is known of step {resumed.joined} was restored, and step"
             f" {first.step} differs in {words}"
         )
     return Finding(
         "diverged",
         told,
         hint=_UNKNOWN_BATCH if "batch" in parts else _UNKNOWN_CAUSE,
-        attempt=link.number,
+        attempt=resumed.number,
         step=first.step,
         rank=rank,
         component=parts[0],
@@ -242,15 +244,15 @@ def _hidden(first: Difference) -> str | None:
     return state[0]
 
 
-def _is_reduction(link: Link, step: int) -> bool:
+def _is_reduction(resumed: ResumedAttempt, step: int) -> bool:
     """Whether only gradients differ, on every rank, right after the resume."""
-    if link.attempt.trace.world_size < RING_MATTERS_FROM or link.joined is None:
+    if resumed.attempt.trace.world_size < RING_MATTERS_FROM or resumed.joined is None:
         return False
     firsts: Mapping[int, Difference | None] = {
         rank: next((d for d in view.differences if d.matters), None)
-        for rank, view in link.views.items()
+        for rank, view in resumed.views.items()
     }
-    return step == link.joined + 1 and all(
+    return step == resumed.joined + 1 and all(
         first is not None
         and first.step == step
         and first.made == ("gradients",)
@@ -259,9 +261,9 @@ def _is_reduction(link: Link, step: int) -> bool:
     )
 
 
-def _final(link: Link) -> Iterator[Finding]:
+def _final(resumed: ResumedAttempt) -> Iterator[Finding]:
     """Name what differs only in how the run was left, as after a lost best model."""
-    for rank, view in sorted(link.views.items()):
+    for rank, view in sorted(resumed.views.items()):
         if view.final:
             yield Finding(
                 "diverged",
@@ -269,24 +271,24 @@ def _final(link: Link) -> Iterator[Finding]:
                 f" {listed(map(name_of, view.final))} differ",
                 hint="what is done after the last step (the best model loaded, averages"
                 " swapped in) depends on something that the checkpoint does not hold",
-                attempt=link.number,
-                step=link.end,
+                attempt=resumed.number,
+                step=resumed.end,
                 rank=rank,
                 component=view.final[0],
             )
             return
 
 
-def _other_content(link: Link) -> Iterator[Finding]:
+def _other_content(resumed: ResumedAttempt) -> Iterator[Finding]:
     """Name batches of the right samples with other content, where no stream explains it."""
-    for rank, view in sorted(link.views.items()):
+    for rank, view in sorted(resumed.views.items()):
         seen = mixup(view)
-        if seen is None or any(streams(link, v) for v in link.views.values()):
+        if seen is None or any(streams(resumed, v) for v in resumed.views.values()):
             continue
         if seen.is_other_order and seen.is_known:
             continue
-        if any(wrong(v) for v in link.views.values()) and seen.is_other_order:
+        if any(wrong(v) for v in resumed.views.values()) and seen.is_other_order:
             continue
         first = next(d for d in view.differences if d.step == seen.step)
-        yield _diverged(link, rank, first)
+        yield _diverged(resumed, rank, first)
         return

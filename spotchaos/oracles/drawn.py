@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 
 from spotchaos.model import StepMark
-from spotchaos.trace.lookup import RankLine, draws_between
+from spotchaos.trace.lookup import RankReference, draws_between
 
 # Creating a loader's iterator draws one seed of two words for its workers. A shuffle by
 # the sampler draws more.
@@ -21,7 +21,7 @@ EXPECTED_SHARED = 5.0
 
 
 def is_drawn(
-    line: RankLine, stream: str, step: int, *, is_order: bool = True
+    line: RankReference, stream: str, step: int, *, is_order: bool = True
 ) -> bool | None:
     """Tell whether the batch of `step` may have been drawn from an RNG state.
 
@@ -50,7 +50,7 @@ def is_drawn(
     return None if begin == 1 else False
 
 
-def is_within_an_order(line: RankLine, step: int) -> bool:
+def is_within_an_order(line: RankReference, step: int) -> bool:
     """Tell whether the samples after `step` go on with an order that began before it."""
     if len({mark.epoch for mark in line.steps.values()}) < 2:
         return _goes_on(line.steps, step)
@@ -65,7 +65,7 @@ def _begin_of_epoch(steps: Mapping[int, StepMark], step: int) -> int:
     return min(s for s, other in steps.items() if other.epoch == mark.epoch)
 
 
-def _moved(line: RankLine, stream: str, place: int) -> bool:
+def _moved(line: RankReference, stream: str, place: int) -> bool:
     """Whether an RNG state moved between the states of `place` - 1 and `place`.
 
     That is where the batch of `place` + 1 is made. What was not sampled may have moved.
@@ -76,7 +76,7 @@ def _moved(line: RankLine, stream: str, place: int) -> bool:
     return before.components.get(stream) != after.components.get(stream)
 
 
-def _is_iterator_only(line: RankLine, stream: str, place: int) -> bool:
+def _is_iterator_only(line: RankReference, stream: str, place: int) -> bool:
     """Whether no more was drawn than what making a loader's iterator draws."""
     before, after = line.states.get(place - 1), line.states.get(place)
     if stream != "rng.torch" or before is None or after is None:

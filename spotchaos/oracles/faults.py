@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from spotchaos.findings import FINDINGS
-from spotchaos.model import Attempt, Ended, Finding, Struck
-from spotchaos.oracles.lineage import Case, Link, has_succeeded
+from spotchaos.model import Attempt, Ended, Finding, Injected
+from spotchaos.oracles.lineage import Case, ResumedAttempt, has_succeeded
 from spotchaos.oracles.resume_points import last_written, unsaved
 from spotchaos.oracles.wording import ending_of
 from spotchaos.trace.format import FILE_SITES
@@ -44,52 +44,54 @@ def judge_faults(case: Case) -> Iterator[Finding]:
     No scheduler starts a program again that ended with status 0, so that the next start,
     which shows what is missing, comes in trials only.
     """
-    for link, following in pairwise(case.links):
-        attempt = link.attempt
-        struck = [s for s in attempt.struck if s.times and s.kind == "error"]
-        if not struck or not has_succeeded(attempt, link.end, case.horizon):
+    for resumed, following in pairwise(case.links):
+        attempt = resumed.attempt
+        injected = [s for s in attempt.injected if s.times and s.kind == "error"]
+        if not injected or not has_succeeded(attempt, resumed.end, case.horizon):
             continue
-        if _cannot_start(link, following):
+        if _cannot_start(resumed, following):
             yield Finding(
                 "error-destroyed-checkpoint",
-                f"{struck[0].fault!r} struck {struck[0].path!r}, attempt {link.number}"
+                f"{injected[0].fault!r} struck {injected[0].path!r}, attempt {resumed.number}"
                 f" ended with status 0 all the same, and the next start failed:"
                 f" {ending_of(following.attempt)}",
                 hint=_BESIDE,
                 attempt=following.number,
-                step=link.end,
+                step=resumed.end,
             )
             continue
-        lost = _lost_save(case, link, following)
+        lost = _lost_save(case, resumed, following)
         if lost is not None:
             yield Finding(
                 "save-lost",
-                f"{struck[0].fault!r} struck {struck[0].path!r}, attempt {link.number}"
-                f" ended with status 0 at step {link.end} all the same, and {lost}",
+                f"{injected[0].fault!r} struck {injected[0].path!r}, attempt {resumed.number}"
+                f" ended with status 0 at step {resumed.end} all the same, and {lost}",
                 hint="ask every save how it went, the last one too, before the program"
                 " ends (`future.result()`, the thread's own exception), and end with"
                 " another status than 0 if one failed",
-                attempt=link.number,
-                step=link.end,
+                attempt=resumed.number,
+                step=resumed.end,
             )
 
 
-def _cannot_start(link: Link, following: Link) -> bool:
+def _cannot_start(resumed: ResumedAttempt, following: ResumedAttempt) -> bool:
     """Whether what the struck last save left behind cannot be loaded."""
-    own = [save for save in following.saved if save.attempt == link.number]
+    own = [save for save in following.saved if save.attempt == resumed.number]
     if not own or following.trained or following.attempt.ended is not Ended.FAILED:
         return False
     return not max(own, key=lambda save: save.begun_at_s).is_whole
 
 
-def _lost_save(case: Case, link: Link, following: Link) -> str | None:
+def _lost_save(
+    case: Case, resumed: ResumedAttempt, following: ResumedAttempt
+) -> str | None:
     """Say what is missing of the last save of an attempt that was done; None: nothing."""
-    own = [save for save in following.saved if save.attempt == link.number]
+    own = [save for save in following.saved if save.attempt == resumed.number]
     joined = following.joined
     if own and joined is not None and following.has_begun:
         last = max(own, key=lambda save: save.begun_at_s)
         # One that began all over again has lost the checkpoints before as well.
-        is_destroyed = not joined and _had_another(link)
+        is_destroyed = not joined and _had_another(resumed)
         if not last.is_whole and joined < last.step and not is_destroyed:
             return (
                 f"its last checkpoint, of step {last.step}, is not there: the next start"
@@ -97,50 +99,56 @@ def _lost_save(case: Case, link: Link, following: Link) -> str | None:
             )
     ran = case.baseline.first.trace
     missing = last_written(ran, case.horizon) - last_written(
-        link.attempt.trace, case.horizon - (link.joined or 0)
+        resumed.attempt.trace, case.horizon - (resumed.joined or 0)
     )
     return f"{min(missing)!r} was never written" if missing else None
 
 
-def recast(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
+def reattribute(found: Iterable[Finding], case: Case) -> Iterator[Finding]:
     """Name the fault where a resume went wrong because of it.
 
     Args:
         found: by the other oracles.
         case: the trial, laid out.
     """
-    before = {link.number: earlier for earlier, link in pairwise(case.links)}
+    before = {resumed.number: earlier for earlier, resumed in pairwise(case.links)}
     for finding in found:
-        link = before.get(finding.attempt or 0)
-        if link is not None and finding.name in _NOT_STORED and _went_on(link.attempt):
-            yield _upload_lost(finding, link)
+        resumed = before.get(finding.attempt or 0)
+        if (
+            resumed is not None
+            and finding.name in _NOT_STORED
+            and _went_on(resumed.attempt)
+        ):
+            yield _upload_lost(finding, resumed)
             continue
-        if link is not None and finding.name in _LOST and _broke_off_a_save(link):
+        if resumed is not None and finding.name in _LOST and _broke_off_a_save(resumed):
             joined = {one.number: one.joined for one in case.links}
-            if (joined.get(finding.attempt or 0) or 0) >= _whole_before(link) > 0:
+            if (joined.get(finding.attempt or 0) or 0) >= _whole_before(resumed) > 0:
                 continue  # what was broken off is no checkpoint that it should have taken
             yield replace(
                 finding,
                 name="error-destroyed-checkpoint",
-                message=f"SIG{link.attempt.signal} broke off a save of attempt"
-                f" {link.number}, and the checkpoint before it is lost as well:"
+                message=f"SIG{resumed.attempt.signal} broke off a save of attempt"
+                f" {resumed.number}, and the checkpoint before it is lost as well:"
                 f" {finding.message}",
                 hint=_BESIDE,
             )
             continue
-        struck = None if link is None else _fault_of(link.attempt)
-        if link is None or struck is None:
+        injected = None if resumed is None else _fault_of(resumed.attempt)
+        if resumed is None or injected is None:
             yield finding
-        elif struck.kind == "damage" and _is_damage(finding):
-            yield _silent_damage(finding, struck)
-        elif struck.kind == "error" and finding.name in _LOST and _had_another(link):
+        elif injected.kind == "damage" and _is_damage(finding):
+            yield _silent_damage(finding, injected)
+        elif (
+            injected.kind == "error" and finding.name in _LOST and _had_another(resumed)
+        ):
             yield replace(
                 finding,
                 name="error-destroyed-checkpoint",
-                message=f"{struck.fault!r} struck {struck.path!r} while attempt"
-                f" {link.number} saved, and the checkpoint before it is lost as well:"
+                message=f"{injected.fault!r} struck {injected.path!r} while attempt"
+                f" {resumed.number} saved, and the checkpoint before it is lost as well:"
                 f" {finding.message}",
-                hint=_SHORT if struck.fault.startswith("short-write") else _BESIDE,
+                hint=_SHORT if injected.fault.startswith("short-write") else _BESIDE,
             )
         else:
             yield finding
@@ -153,17 +161,17 @@ def is_ended_by_fault(attempt: Attempt) -> bool:
     it struck a save or a resume.
     """
     return attempt.ended is Ended.FAILED and any(
-        one.times and one.kind in ("error", "store") for one in attempt.struck
+        one.times and one.kind in ("error", "store") for one in attempt.injected
     )
 
 
-def _broke_off_a_save(link: Link) -> bool:
+def _broke_off_a_save(resumed: ResumedAttempt) -> bool:
     """Whether a signal became an error within a save, after a save that was whole.
 
     Python raises for Ctrl-C where it is; a handler may for others. Who is ended by a
     signal's default action, or by a reclaim, is killed and meets no error.
     """
-    attempt = link.attempt
+    attempt = resumed.attempt
     site = (attempt.kill_point or "").partition(":")[0]
     has_raised = attempt.signal == "INT" or (
         attempt.signal not in (None, "KILL") and (attempt.exit_code or 0) > 0
@@ -180,19 +188,19 @@ def _broke_off_a_save(link: Link) -> bool:
         for save in saves
         if save.step == attempt.signalled_step == attempt.trace.completed
     ]
-    return bool(broken) and (len(saves) > len(broken) or bool(link.saved))
+    return bool(broken) and (len(saves) > len(broken) or bool(resumed.saved))
 
 
-def _whole_before(link: Link) -> int:
+def _whole_before(resumed: ResumedAttempt) -> int:
     """Return the step of the newest save before the one that a signal broke off."""
-    attempt, began = link.attempt, link.joined or 0
+    attempt, began = resumed.attempt, resumed.joined or 0
     steps = [
         began + save.of_step
         for rank in attempt.trace.ranks.values()
         for save in rank.saves
         if save.step < (attempt.signalled_step or 0)
     ]
-    steps += [save.step for save in link.saved]
+    steps += [save.step for save in resumed.saved]
     return max(steps, default=0)
 
 
@@ -201,22 +209,24 @@ def _went_on(attempt: Attempt) -> bool:
     return attempt.ended is Ended.RECLAIMED and bool(unsaved(attempt))
 
 
-def _upload_lost(finding: Finding, link: Link) -> Finding:
-    refused = unsaved(link.attempt)[0]
+def _upload_lost(finding: Finding, resumed: ResumedAttempt) -> Finding:
+    refused = unsaved(resumed.attempt)[0]
     return replace(
         finding,
         name="upload-lost",
         message=f"{refused.fault} struck {refused.operation} of {refused.path!r},"
-        f" attempt {link.number} went on as if it were stored, and the machine took the"
+        f" attempt {resumed.number} went on as if it were stored, and the machine took the"
         f" only copy: {finding.message}",
         hint="an upload that fails is a failed save: try again a bounded number of times,"
         " then exit with an error",
     )
 
 
-def _fault_of(attempt: Attempt) -> Struck | None:
-    struck = [s for s in attempt.struck if s.times and s.kind in ("error", "damage")]
-    return struck[0] if struck else None
+def _fault_of(attempt: Attempt) -> Injected | None:
+    injected = [
+        s for s in attempt.injected if s.times and s.kind in ("error", "damage")
+    ]
+    return injected[0] if injected else None
 
 
 def _is_damage(finding: Finding) -> bool:
@@ -226,10 +236,10 @@ def _is_damage(finding: Finding) -> bool:
     )
 
 
-def _silent_damage(finding: Finding, struck: Struck) -> Finding:
+def _silent_damage(finding: Finding, injected: Injected) -> Finding:
     return Finding(
         "silent-damage",
-        f"{struck.fault!r} damaged {struck.path!r}, and attempt {finding.attempt} trained"
+        f"{injected.fault!r} damaged {injected.path!r}, and attempt {finding.attempt} trained"
         f" on with what it loaded: {finding.message}",
         hint="store a digest of each checkpoint beside it, compare before loading, and"
         " fall back to the one before",
@@ -239,13 +249,15 @@ def _silent_damage(finding: Finding, struck: Struck) -> Finding:
     )
 
 
-def _had_another(link: Link) -> bool:
+def _had_another(resumed: ResumedAttempt) -> bool:
     """Whether a checkpoint was whole before the fault struck."""
-    at_s = min(s.at_s for s in link.attempt.struck if s.times and s.at_s is not None)
+    at_s = min(
+        s.at_s for s in resumed.attempt.injected if s.times and s.at_s is not None
+    )
     earlier = [
         save
-        for rank in link.attempt.trace.ranks.values()
+        for rank in resumed.attempt.trace.ranks.values()
         for save in rank.saves
         if save.ended_at_s is not None and save.ended_at_s < at_s
     ]
-    return bool(earlier or link.saved)
+    return bool(earlier or resumed.saved)

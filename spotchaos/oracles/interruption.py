@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding, Note, SaveMark
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.rank_agreement import trained_behind, was_not_passed_on
 from spotchaos.oracles.resume_points import WRITES
 from spotchaos.oracles.wording import ending_of, exception_of, steps_of, where_of
@@ -25,24 +25,26 @@ _WANTS = {
 def judge_interruption(case: Case) -> Iterator[Finding]:
     """Name kill points never reached, wrong exit statuses and signals not heeded."""
     yield from _not_reached(case)
-    for link in case.links:
-        if link.attempt.trouble is not None:
-            yield Finding("not-reached", link.attempt.trouble, attempt=link.number)
-    for link in case.links:
-        yield from _faults_not_reached(link)
+    for resumed in case.links:
+        if resumed.attempt.trouble is not None:
+            yield Finding(
+                "not-reached", resumed.attempt.trouble, attempt=resumed.number
+            )
+    for resumed in case.links:
+        yield from _faults_not_reached(resumed)
     yield from _not_followed_up(case)
-    for link in case.links:
-        if _was_warned(link.attempt):
-            yield from _status(case, link)
+    for resumed in case.links:
+        if _was_warned(resumed.attempt):
+            yield from _status(case, resumed)
             # Who waits for a rank that has left does not get as far as its own save.
-            if not link.attempt.stuck:
-                yield from _reaction(case, link)
+            if not resumed.attempt.stuck:
+                yield from _reaction(case, resumed)
 
 
 def note_interruption(case: Case) -> Iterator[Note]:
     """Say of each notice how its time was played."""
-    for link in case.links:
-        notice = link.attempt.notice
+    for resumed in case.links:
+        notice = resumed.attempt.notice
         if notice is None:
             continue
         real_s = notice.grace_s / notice.time_scale
@@ -60,7 +62,7 @@ def note_interruption(case: Case) -> Iterator[Note]:
             "notice-played",
             f"{notice.story} gave {notice.grace_s:g} s, played in {real_s:.3g} s (time"
             f" scale {notice.time_scale:.3g}); the program {asked}",
-            attempt=link.number,
+            attempt=resumed.number,
         )
 
 
@@ -68,33 +70,37 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _faults_not_reached(link: Link) -> Iterator[Finding]:
-    for struck in link.attempt.struck:
-        if not struck.times:
-            made = f"attempt {link.number} made no such operation on a checkpoint"
-            if struck.kind == "store":
+def _faults_not_reached(resumed: ResumedAttempt) -> Iterator[Finding]:
+    for injected in resumed.attempt.injected:
+        if not injected.times:
+            made = f"attempt {resumed.number} made no such operation on a checkpoint"
+            if injected.kind == "store":
                 made = "no attempt asked its object store for so many such operations"
             hint = "name an earlier one, or `:last` for the last save"
-            if struck.fault.partition(":")[2] in ("", "1", "1+"):
+            if injected.fault.partition(":")[2] in ("", "1", "1+"):
                 made = made.replace("so many such operations", "such an operation")
                 hint = "name a fault of what the program does do; none comes earlier"
             yield Finding(
                 "not-reached",
-                f"the fault {struck.fault!r} never struck: {made}",
+                f"the fault {injected.fault!r} never struck: {made}",
                 hint=hint,
-                attempt=link.number,
-                step=link.end,
+                attempt=resumed.number,
+                step=resumed.end,
             )
 
 
 def _not_followed_up(case: Case) -> Iterator[Finding]:
     """Name a signal that was to follow the first one and was not sent in any attempt."""
-    struck = [link for link in case.links if link.attempt.sent or link.attempt.unsent]
-    if not struck:
+    injected = [
+        resumed
+        for resumed in case.links
+        if resumed.attempt.sent or resumed.attempt.unsent
+    ]
+    if not injected:
         return
-    last = struck[-1]
+    last = injected[-1]
     for text in last.attempt.unsent:
-        if all(text in link.attempt.unsent for link in struck):
+        if all(text in resumed.attempt.unsent for resumed in injected):
             yield Finding(
                 "not-reached",
                 f"{text} was to follow {_warning(last.attempt)}, and attempt"
@@ -110,23 +116,23 @@ def _not_reached(case: Case) -> Iterator[Finding]:
     # A drawn one drops off the plan, unless it is the first: then nothing was proved.
     if case.trial.dropped:
         return
-    for link in case.links:
-        if not link.attempt.reached and not _explains_itself(case, link):
+    for resumed in case.links:
+        if not resumed.attempt.reached and not _explains_itself(case, resumed):
             yield Finding(
                 "not-reached",
-                f"attempt {link.number} ended before it reached its kill point in"
+                f"attempt {resumed.number} ended before it reached its kill point in"
                 f" {case.trial.plan!r}",
-                hint=_hint_of(link.attempt),
-                attempt=link.number,
-                step=link.end,
+                hint=_hint_of(resumed.attempt),
+                attempt=resumed.number,
+                step=resumed.end,
             )
 
 
-def _explains_itself(case: Case, link: Link) -> bool:
+def _explains_itself(case: Case, resumed: ResumedAttempt) -> bool:
     """Tell whether a resume failed, for which it is convicted: there was no later."""
-    if not link.is_resume or (case.accept_refusal and not link.trained):
+    if not resumed.is_resume or (case.accept_refusal and not resumed.trained):
         return False
-    return link.attempt.ended in (Ended.FAILED, Ended.HUNG)
+    return resumed.attempt.ended in (Ended.FAILED, Ended.HUNG)
 
 
 def _hint_of(attempt: Attempt) -> str:
@@ -155,11 +161,11 @@ def _same_status(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _status(case: Case, link: Link) -> Iterator[Finding]:
-    attempt = link.attempt
+def _status(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
+    attempt = resumed.attempt
     if attempt.ended in (Ended.RECLAIMED, Ended.HUNG) or attempt.exit_code is None:
         return
-    if link.joined is not None and link.end >= case.horizon:
+    if resumed.joined is not None and resumed.end >= case.horizon:
         return  # It finished within the grace window, which is a success.
     if case.exit_codes is not None:
         if _same_status(attempt.exit_code) in map(_same_status, case.exit_codes):
@@ -167,79 +173,81 @@ def _status(case: Case, link: Link) -> Iterator[Finding]:
         wanted = " or ".join(map(str, case.exit_codes))
         said = f"exited with {attempt.exit_code}, and {wanted} was declared"
     elif attempt.exit_code == 0:
-        missing = case.horizon - link.end
+        missing = case.horizon - resumed.end
         said = f"exited with 0 although {steps_of(missing)} were missing"
     else:
         return
     yield Finding(
         "exit-code",
-        f"stopped by {attempt.signal or 'a notice'} after step {link.end}, attempt"
-        f" {link.number} {said}",
+        f"stopped by {attempt.signal or 'a notice'} after step {resumed.end}, attempt"
+        f" {resumed.number} {said}",
         hint="0 tells the scheduler that the run is done: exit with 143 (or what your"
         " scheduler requeues) after a signal, and with 0 only when training finished",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
         where=where_of(exception_of(attempt)),
     )
 
 
-def _reaction(case: Case, link: Link) -> Iterator[Finding]:
+def _reaction(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Judge what happened between the warning and the reclaim (rules.md 6)."""
-    attempt = link.attempt
+    attempt = resumed.attempt
     warned_at_s = _warned_at_s(attempt)
     if warned_at_s is None or attempt.signal == "STOP":
         return
     if attempt.notice is not None and not attempt.notice.reclaimed:
-        yield from _advice(case, link)
+        yield from _advice(case, resumed)
         return
     if trained_behind(attempt):
         return  # Who was not told cannot react; that they were not is another finding.
     begun = _saves_since(attempt, warned_at_s)
     if attempt.ended is not Ended.RECLAIMED:
-        finished = attempt.ended is Ended.FINISHED or link.end >= case.horizon
-        if finished and not has_reacted(case, link):
-            yield _unmoved(link)
+        finished = attempt.ended is Ended.FINISHED or resumed.end >= case.horizon
+        if finished and not has_reacted(case, resumed):
+            yield _unmoved(resumed)
         return
-    is_deaf = not begun or (_has_not_heard(attempt) and _are_usual(case, link, begun))
+    is_deaf = not begun or (
+        _has_not_heard(attempt) and _are_usual(case, resumed, begun)
+    )
     if _came_early(attempt):
         # Nobody can keep a deadline that is not kept; nor was it an answer to hear nothing.
         if is_deaf and not _was_cut_short(attempt):
-            yield _too_early(link)
+            yield _too_early(resumed)
         return
     if is_deaf:
-        if link.trained <= (attempt.signalled_step or 0):
+        if resumed.trained <= (attempt.signalled_step or 0):
             return  # It stopped training, and was still on its way out.
         if _had_no_time_to_ask(attempt):
-            yield _hasty(link)
+            yield _hasty(resumed)
             return
-        yield _ignored(link, saved=bool(begun))
-    elif not _was_whole(case, link):
+        yield _ignored(resumed, saved=bool(begun))
+    elif not _was_whole(case, resumed):
         # A machine that is taken away has no status; what was raised before, it has.
         said = f" ({ending_of(attempt)})" if exception_of(attempt) else ""
         yield Finding(
             "deadline-missed",
-            f"after {_warning(attempt)} attempt {link.number} began a save, and no"
+            f"after {_warning(attempt)} attempt {resumed.number} began a save, and no"
             f" checkpoint of that step or a later one was whole when the machine went"
             f"{_used(attempt, begun, warned_at_s)}{said}",
             hint="make the save shorter than the grace window: write to the local disk"
             " first, leave out what can be computed again",
-            attempt=link.number,
-            step=link.end,
+            attempt=resumed.number,
+            step=resumed.end,
         )
 
 
-def has_reacted(case: Case, link: Link) -> bool:
+def has_reacted(case: Case, resumed: ResumedAttempt) -> bool:
     """Tell whether an attempt that trained to its end shows that its warning was heard.
 
     It saved, and it is known to have heard or saved where it otherwise does not: who
     trains and saves as ever shows nothing.
     """
-    attempt = link.attempt
+    attempt = resumed.attempt
     warned_at_s = _warned_at_s(attempt)
     if warned_at_s is None:
         return False
     begun = _saves_since(attempt, warned_at_s)
-    return bool(begun) and (has_heard(attempt) or not _are_usual(case, link, begun))
+    return bool(begun) and (has_heard(attempt) or not _are_usual(case, resumed, begun))
 
 
 def has_heard(attempt: Attempt) -> bool:
@@ -250,8 +258,8 @@ def has_heard(attempt: Attempt) -> bool:
     return notice is not None and notice.asked_after > notice.refused
 
 
-def _unmoved(link: Link) -> Finding:
-    attempt, notice = link.attempt, link.attempt.notice
+def _unmoved(resumed: ResumedAttempt) -> Finding:
+    attempt, notice = resumed.attempt, resumed.attempt.notice
     said = ""
     if notice is not None and notice.is_served and not notice.asked_after:
         said = ": it asked the metadata service for nothing after it"
@@ -259,24 +267,24 @@ def _unmoved(link: Link) -> Finding:
         said = ": every request after it was refused"
     return Finding(
         "not-reached",
-        f"attempt {link.number} finished before the deadline without having reacted to"
+        f"attempt {resumed.number} finished before the deadline without having reacted to"
         f" {_warning(attempt)}{said}, which proves nothing",
         hint="interrupt it earlier, or compress the provider's time further with"
         " --time-scale",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
-def _too_early(link: Link) -> Finding:
+def _too_early(resumed: ResumedAttempt) -> Finding:
     return Finding(
         "not-reached",
-        f"the machine of attempt {link.number} was gone before the deadline of"
-        f" {_warning(link.attempt)}, and until then the program had not reacted, which"
+        f"the machine of attempt {resumed.number} was gone before the deadline of"
+        f" {_warning(resumed.attempt)}, and until then the program had not reacted, which"
         " proves nothing",
         hint="run it again with a longer --grace",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
@@ -304,31 +312,31 @@ def _had_no_time_to_ask(attempt: Attempt) -> bool:
     return notice.is_served and notice.is_hasty and not notice.asked_after
 
 
-def _hasty(link: Link) -> Finding:
-    notice = link.attempt.notice
+def _hasty(resumed: ResumedAttempt) -> Finding:
+    notice = resumed.attempt.notice
     assert notice is not None
     real_s = notice.grace_s / notice.time_scale
     return Finding(
         "not-reached",
-        f"attempt {link.number} asked for nothing in the {real_s:.3g} s in which"
+        f"attempt {resumed.number} asked for nothing in the {real_s:.3g} s in which"
         f" {notice.story} was played, which proves nothing of a program that asks now and"
         " then",
         hint="interrupt it at a site (`--kill-at step-end:N`), where the training can wait"
         " for the next request, or in the middle of a longer run",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
-def _are_usual(case: Case, link: Link, saves: list[SaveMark]) -> bool:
+def _are_usual(case: Case, resumed: ResumedAttempt, saves: list[SaveMark]) -> bool:
     """Tell whether saves are those of the uninterrupted run: no answer to a notice."""
-    joined = link.joined or 0
+    joined = resumed.joined or 0
     usual = {*case.habit.steps, case.horizon}
     return all(joined + save.of_step in usual for save in saves)
 
 
-def _ignored(link: Link, *, saved: bool = False) -> Finding:
-    attempt, notice = link.attempt, link.attempt.notice
+def _ignored(resumed: ResumedAttempt, *, saved: bool = False) -> Finding:
+    attempt, notice = resumed.attempt, resumed.attempt.notice
     name = "signal-ignored" if attempt.notice_at_s is None else "notice-ignored"
     hint = (
         "set a flag in the handler, look at it after every step (in evaluation too),"
@@ -336,7 +344,7 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
     )
     said = ""
     if was_not_passed_on(attempt):
-        said = f"; the {attempt.whom}, which alone got it, did not pass it on"
+        said = f"; the {attempt.target}, which alone got it, did not pass it on"
         hint = (
             "a shell or script in front keeps the signal to itself: start the program"
             " with `exec`, or in the background, with a trap that passes it on"
@@ -369,29 +377,33 @@ def _ignored(link: Link, *, saved: bool = False) -> Finding:
     return Finding(
         name,
         f"{_warning(attempt)} came at step {attempt.signalled_step}, and attempt"
-        f" {link.number} trained on to step {link.end}"
+        f" {resumed.number} trained on to step {resumed.end}"
         f" {'and saved only where it always does' if saved else 'without beginning a save'}"
         f"{said}",
         hint=hint,
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
-def _advice(case: Case, link: Link) -> Iterator[Finding]:
+def _advice(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Judge what a program did about a notice that no reclaim follows."""
-    attempt, notice = link.attempt, link.attempt.notice
+    attempt, notice = resumed.attempt, resumed.attempt.notice
     assert notice is not None
     by_itself = attempt.ended in (Ended.EXITED, Ended.FAILED, Ended.FINISHED)
-    if not by_itself or link.end >= case.horizon or notice.story.endswith("withdrawn"):
+    if (
+        not by_itself
+        or resumed.end >= case.horizon
+        or notice.story.endswith("withdrawn")
+    ):
         return
     yield Finding(
         "stopped-for-advice",
-        f"{notice.story} is no notice of an end, and attempt {link.number} stopped at"
-        f" step {link.end} of {case.horizon}",
+        f"{notice.story} is no notice of an end, and attempt {resumed.number} stopped at"
+        f" step {resumed.end} of {case.horizon}",
         hint="save when advice comes, and train on: a reclaim may never follow",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
@@ -407,7 +419,7 @@ def _saves_since(attempt: Attempt, moment_s: float) -> list[SaveMark]:
 def _came_early(attempt: Attempt) -> bool:
     """Whether the machine went before the time that its notice or signal had given."""
     notice, reclaimed_at_s = attempt.notice, attempt.reclaimed_at_s
-    if any(sent.signal == "KILL" and sent.whom == "all" for sent in attempt.sent):
+    if any(sent.signal == "KILL" and sent.target == "all" for sent in attempt.sent):
         return True
     if notice is None or reclaimed_at_s is None:
         return False
@@ -434,15 +446,15 @@ def _used(attempt: Attempt, begun: list[SaveMark], warned_at_s: float) -> str:
     )
 
 
-def _was_whole(case: Case, link: Link) -> bool:
+def _was_whole(case: Case, resumed: ResumedAttempt) -> bool:
     """Whether a resume point of the warned step or a later one was whole in time."""
-    step = (link.joined or 0) + (link.attempt.signalled_step or 0)
-    following = [k for k in case.links if k.number == link.number + 1]
+    step = (resumed.joined or 0) + (resumed.attempt.signalled_step or 0)
+    following = [k for k in case.links if k.number == resumed.number + 1]
     if not following or (following[0].joined or 0) >= max(1, step):
         # Who resumed from it proves that it was whole, whatever was seen of its end.
         return True
     return any(
-        s.attempt == link.number and s.is_whole and s.step >= step
+        s.attempt == resumed.number and s.is_whole and s.step >= step
         for s in following[0].saved
     )
 

@@ -18,10 +18,10 @@ from spotchaos.model import (
 )
 from spotchaos.oracles.causes import frozen, is_restart
 from spotchaos.oracles.divergence import divergence_of, judge_divergence
-from spotchaos.oracles.faults import judge_faults, recast
+from spotchaos.oracles.faults import judge_faults, reattribute
 from spotchaos.oracles.interruption import judge_interruption, note_interruption
-from spotchaos.oracles.leftover_files import judge_leavings
-from spotchaos.oracles.lineage import Case, Link, lay_out
+from spotchaos.oracles.leftover_files import judge_leftovers
+from spotchaos.oracles.lineage import Case, ResumedAttempt, lay_out
 from spotchaos.oracles.progress import judge_progress
 from spotchaos.oracles.proving import proves_nothing
 from spotchaos.oracles.rank_agreement import judge_ranks
@@ -45,7 +45,7 @@ ORACLES: dict[str, Oracle] = {
     "divergence": judge_divergence,
     "storage": judge_storage,
     "faults": judge_faults,
-    "leavings": judge_leavings,
+    "leavings": judge_leftovers,
     "torn": judge_torn,
 }
 
@@ -100,7 +100,7 @@ def judge(
         resume_after_finish=resume_after_finish,
     )
     named = [finding for oracle in ORACLES.values() for finding in oracle(case)]
-    found = list(without_consequences(recast(named, case)))
+    found = list(without_consequences(reattribute(named, case)))
     findings = _in_order(_settled(_without_skipped(found, trial)))
     verdict = verdict_of(findings, promise, counts)
     if verdict is Verdict.HELD:
@@ -204,25 +204,25 @@ def _frozen(view: RankView) -> dict[str, int | str]:
     return {} if came is None else {"frozen": came}
 
 
-def _resume(link: Link) -> Resume:
-    newest = link.newest
-    late = [s.step for s in link.saved if not s.is_settled]
-    if link.joined in late and (newest is None or link.joined > newest):
-        newest = link.joined
+def _resume(resumed: ResumedAttempt) -> Resume:
+    newest = resumed.newest
+    late = [s.step for s in resumed.saved if not s.is_settled]
+    if resumed.joined in late and (newest is None or resumed.joined > newest):
+        newest = resumed.joined
     return Resume(
-        attempt=link.number,
-        joined=link.joined,
+        attempt=resumed.number,
+        joined=resumed.joined,
         restored={
             rank: {**view.restored, **_frozen(view)}
-            for rank, view in sorted(link.views.items())
+            for rank, view in sorted(resumed.views.items())
         },
         newest_resume_point=newest,
-        lost_steps=link.lost,
-        divergence=None if is_restart(link) else divergence_of(link),
+        lost_steps=resumed.lost,
+        divergence=None if is_restart(resumed) else divergence_of(resumed),
         disturbed={
             rank: dict(view.disturbed)
-            for rank, view in sorted(link.views.items())
+            for rank, view in sorted(resumed.views.items())
             if view.disturbed
         },
-        prelude=link.prelude,
+        discarded_steps=resumed.discarded_steps,
     )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from spotchaos.model import Attempt, Ended, Finding, Left
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.wording import listed
 
 # In TMPDIR only what fills a disk counts: caches and sockets of libraries lie there.
@@ -21,19 +21,19 @@ FIRST_CHOSEN_PORT = 32768
 _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
 
 
-def judge_leavings(case: Case) -> Iterator[Finding]:
+def judge_leftovers(case: Case) -> Iterator[Finding]:
     """Name files, memory, ports and uploads that nobody will ever give up."""
     last = case.last
     alone = case.baseline.first
     if case.is_finished and last.attempt.trace.completed:
         yield from _files(case, last, alone)
         yield from _uploads(last, alone)
-    for link in case.links:
-        yield from _of_a_machine(case, link, alone)
-        yield from _ports(link, alone)
+    for resumed in case.links:
+        yield from _of_a_machine(case, resumed, alone)
+        yield from _ports(resumed, alone)
 
 
-def _files(case: Case, last: Link, alone: Attempt) -> Iterator[Finding]:
+def _files(case: Case, last: ResumedAttempt, alone: Attempt) -> Iterator[Finding]:
     """Name temporary files of killed attempts that the finished run has not swept."""
     left, usual = last.attempt.left, alone.left
     if left is None or usual is None or not _has_saved(last.attempt):
@@ -41,9 +41,9 @@ def _files(case: Case, last: Link, alone: Attempt) -> Iterator[Finding]:
     known = {_shape(name) for name, _ in usual.files}
     earlier = {
         name
-        for link in case.links[: case.links.index(last)]
-        if link.attempt.left is not None
-        for name, _ in link.attempt.left.files
+        for resumed in case.links[: case.links.index(last)]
+        if resumed.attempt.left is not None
+        for name, _ in resumed.attempt.left.files
     }
     found = [
         (name, size)
@@ -60,7 +60,7 @@ def _files(case: Case, last: Link, alone: Attempt) -> Iterator[Finding]:
         )
 
 
-def _uploads(last: Link, alone: Attempt) -> Iterator[Finding]:
+def _uploads(last: ResumedAttempt, alone: Attempt) -> Iterator[Finding]:
     stored, usual = last.attempt.stored, alone.stored
     if stored is None or usual is None:
         return
@@ -76,12 +76,14 @@ def _uploads(last: Link, alone: Attempt) -> Iterator[Finding]:
         )
 
 
-def _of_a_machine(case: Case, link: Link, alone: Attempt) -> Iterator[Finding]:
+def _of_a_machine(
+    case: Case, resumed: ResumedAttempt, alone: Attempt
+) -> Iterator[Finding]:
     """Name what an attempt left in memory or in TMPDIR although it ended by itself."""
-    left, usual = link.attempt.left, alone.left
-    if left is None or usual is None or link.attempt.ended not in _BY_ITSELF:
+    left, usual = resumed.attempt.left, alone.left
+    if left is None or usual is None or resumed.attempt.ended not in _BY_ITSELF:
         return
-    before = [k.attempt.left for k in case.links if k.number < link.number]
+    before = [k.attempt.left for k in case.links if k.number < resumed.number]
     for kind, what, least in (
         ("memory", "shared memory", 1),
         ("temporary", "TMPDIR", LARGE_BYTES),
@@ -97,7 +99,7 @@ def _of_a_machine(case: Case, link: Link, alone: Attempt) -> Iterator[Finding]:
         ]
         if found:
             yield _finding(
-                link,
+                resumed,
                 f"it ended by itself and left {_named(found)} in {what}, which an"
                 " uninterrupted run does not",
                 "unlink shared memory and temporary files on the way out of a signal as"
@@ -105,14 +107,14 @@ def _of_a_machine(case: Case, link: Link, alone: Attempt) -> Iterator[Finding]:
             )
 
 
-def _ports(link: Link, alone: Attempt) -> Iterator[Finding]:
+def _ports(resumed: ResumedAttempt, alone: Attempt) -> Iterator[Finding]:
     """Name ports that a process keeps which outlived its attempt.
 
     One that the system chose is in nobody's way; one of a fixed number is in that of the
     next start on the same machine.
     """
-    left, usual = link.attempt.left, alone.left
-    if left is None or usual is None or link.attempt.ended not in _BY_ITSELF:
+    left, usual = resumed.attempt.left, alone.left
+    if left is None or usual is None or resumed.attempt.ended not in _BY_ITSELF:
         return
     known = {port for _, port in usual.ports}
     found = [
@@ -123,7 +125,7 @@ def _ports(link: Link, alone: Attempt) -> Iterator[Finding]:
     if found:
         who, port = found[0]
         yield _finding(
-            link,
+            resumed,
             f"port {port} is still taken, by {who!r}, which lives on: a start on the same"
             " machine cannot listen there",
             "close listening sockets and end who holds them on the way out of a signal as"
@@ -153,11 +155,11 @@ def _named(found: Sequence[tuple[str, int]]) -> str:
     return listed([*names, f"{len(found) - 3} more"] if found[3:] else names)
 
 
-def _finding(link: Link, message: str, hint: str) -> Finding:
+def _finding(resumed: ResumedAttempt, message: str, hint: str) -> Finding:
     return Finding(
         "leftovers",
-        f"after attempt {link.number}, {message}",
+        f"after attempt {resumed.number}, {message}",
         hint=hint,
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )

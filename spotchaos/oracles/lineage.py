@@ -19,13 +19,13 @@ from spotchaos.model import (
     StepMark,
     Trial,
 )
-from spotchaos.oracles.discarded_steps import preludes_of, without_prelude
+from spotchaos.oracles.discarded_steps import preludes_of, without_discarded_steps
 from spotchaos.oracles.numbering import numbered_as
 from spotchaos.oracles.resume_points import (
     Habit,
     Saved,
     habit_of,
-    is_spoilt,
+    is_corrupted,
     lagging,
     newest,
     pattern_of,
@@ -38,7 +38,7 @@ from spotchaos.trace.lookup import (
     Join,
     Line,
     Looked,
-    RankLine,
+    RankReference,
     continued,
     first_columns,
     is_stream,
@@ -50,7 +50,7 @@ from spotchaos.trace.training_phases import spelled_as
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ResumedAttempt:
     """One attempt of a trial as a part of the lineage."""
 
     attempt: Attempt
@@ -62,7 +62,9 @@ class Link:
     saved: tuple[Saved, ...]  # resume points begun before it began, in order
     is_after_finish: bool
     is_last: bool
-    prelude: int = 0  # steps that it made and threw away before: not in its trace here
+    discarded_steps: int = (
+        0  # steps that it made and threw away before: not in its trace here
+    )
     reached: int = 0  # the furthest step that any rank before it had completed
     # Checkpoints that it loaded before its first step, and that no attempt had written.
     unwritten: frozenset[str] = frozenset()
@@ -133,7 +135,7 @@ class Case:
     baseline: Baseline
     line: Line
     habit: Habit
-    links: tuple[Link, ...]
+    links: tuple[ResumedAttempt, ...]
     course: Mapping[int, Mapping[int, tuple[int | None, StepMark]]]
     max_lost_steps: int | None = None
     accept_refusal: bool = False
@@ -144,7 +146,7 @@ class Case:
         return self.baseline.horizon
 
     @property
-    def last(self) -> Link:
+    def last(self) -> ResumedAttempt:
         """The last attempt that belongs to the run, a start after the finish apart."""
         return next(
             (k for k in reversed(self.links) if not k.is_after_finish), self.links[-1]
@@ -155,9 +157,9 @@ class Case:
         """Whether the run came to an end of its own with status 0."""
         return has_succeeded(self.last.attempt, self.last.end, self.horizon)
 
-    def resumes(self) -> Iterator[Link]:
+    def resumes(self) -> Iterator[ResumedAttempt]:
         """Yield each attempt after the first that continues the run."""
-        return (link for link in self.links if link.is_resume)
+        return (resumed for resumed in self.links if resumed.is_resume)
 
 
 def has_succeeded(attempt: Attempt, end: int, horizon: int) -> bool:
@@ -210,8 +212,13 @@ class _Builder:
     )
 
     def add(
-        self, attempt: Attempt, *, prelude: int, is_last: bool, after_finish: bool
-    ) -> Link:
+        self,
+        attempt: Attempt,
+        *,
+        discarded_steps: int,
+        is_last: bool,
+        after_finish: bool,
+    ) -> ResumedAttempt:
         is_first = not self.lines
         if is_first:
             self.lines.append(self.line)
@@ -232,7 +239,7 @@ class _Builder:
         end = self.end
         if found.step is not None:
             end = found.step + attempt.trace.completed
-        link = Link(
+        resumed = ResumedAttempt(
             attempt=attempt,
             join=found,
             line=line,
@@ -242,13 +249,13 @@ class _Builder:
             saved=tuple(self.saved),
             is_after_finish=after and not is_first,
             is_last=is_last,
-            prelude=prelude,
+            discarded_steps=discarded_steps,
             reached=self.furthest,
             unwritten=self._unwritten(attempt),
             is_after_last_step=self.is_past_last_step,
         )
-        self._go_on(link)
-        return link
+        self._go_on(resumed)
+        return resumed
 
     def _join(self, attempt: Attempt, *, is_first: bool) -> tuple[Join, Line]:
         trace = attempt.trace
@@ -294,8 +301,8 @@ class _Builder:
         wanted = {p for p in loaded if pattern_of(p) in self.habit.parts}
         return frozenset() if wanted & self.written else frozenset(wanted)
 
-    def _go_on(self, link: Link) -> None:
-        attempt, joined = link.attempt, link.joined
+    def _go_on(self, resumed: ResumedAttempt) -> None:
+        attempt, joined = resumed.attempt, resumed.joined
         for rank in attempt.trace.ranks.values():
             for save in rank.saves:
                 self.written.update(save.paths)
@@ -304,16 +311,16 @@ class _Builder:
             # Of who trained on an unknown state nobody knows how far it came.
             before = joined if joined is not None else self.baseline.horizon
             self.furthest = max(self.furthest, before + foremost if foremost else 0)
-        self.has_finished |= has_succeeded(attempt, link.end, self.baseline.horizon)
+        self.has_finished |= has_succeeded(attempt, resumed.end, self.baseline.horizon)
         if joined is None:
             return
         last = self.baseline.horizon
-        self.is_past_last_step |= link.end >= last and (
+        self.is_past_last_step |= resumed.end >= last and (
             not _saves_at(self.baseline.first.trace, last)
             or _saves_at(attempt.trace, last - joined)
         )
-        self.end = link.end
-        self.reached = max(self.reached, link.end)
+        self.end = resumed.end
+        self.reached = max(self.reached, resumed.end)
         found = saves_of(
             attempt.trace,
             attempt=attempt.number,
@@ -321,43 +328,45 @@ class _Builder:
             ended=attempt.ended,
             habit=self.habit,
         )
-        spoilt = {
+        corrupted = {
             joined + save.of_step
             for rank in attempt.trace.ranks.values()
             for save in rank.saves
-            if is_spoilt(save, attempt, writes=self.habit.writes)
+            if is_corrupted(save, attempt, writes=self.habit.writes)
         }
         found = [
             replace(one, is_whole=False, is_settled=False)
-            if one.step in spoilt
+            if one.step in corrupted
             else one
             for one in found
         ]
         self.saved += lagging(found, self.lag)
-        if not link.is_after_finish:
-            self._continue_course(link, joined)
+        if not resumed.is_after_finish:
+            self._continue_course(resumed, joined)
         if not attempt.trace.observed:
             return
-        parted = any(d.matters for v in link.views.values() for d in v.differences)
+        split_at_restarts = any(
+            d.matters for v in resumed.views.values() for d in v.differences
+        )
         self.lines.append(
             continued(
-                link.line,
+                resumed.line,
                 attempt.trace,
                 joined=joined,
                 name=f"attempt {attempt.number}",
-                parted=parted,
+                split_at_restarts=split_at_restarts,
             )
         )
 
-    def _continue_course(self, link: Link, joined: int) -> None:
-        if not link.trained and not link.has_begun:
+    def _continue_course(self, resumed: ResumedAttempt, joined: int) -> None:
+        if not resumed.trained and not resumed.has_begun:
             return
         # Of ranks that are gone as well, what lies behind the join was done again.
         for rank, before in self.course.items():
             self.course[rank] = {s: entry for s, entry in before.items() if s <= joined}
-        for rank, trace in link.attempt.trace.ranks.items():
+        for rank, trace in resumed.attempt.trace.ranks.items():
             kept = dict(self.course.get(rank, {}))
-            epochs = epoch_shift(link.line.ranks.get(rank), trace, joined)
+            epochs = epoch_shift(resumed.line.ranks.get(rank), trace, joined)
             for mark in trace.steps:
                 epoch = None
                 if epochs is not None and mark.epoch is not None:
@@ -395,13 +404,13 @@ def lay_out(
     preludes = preludes_of(builder.line, baseline, attempts[1:])
     links = []
     for index, spelled in enumerate(attempts):
-        attempt, prelude = without_prelude(
+        attempt, discarded_steps = without_discarded_steps(
             builder.line, numbered_as(builder.line, spelled), preludes
         )
         links.append(
             builder.add(
                 attempt,
-                prelude=prelude,
+                discarded_steps=discarded_steps,
                 is_last=index == last,
                 after_finish=resume_after_finish and index == last,
             )
@@ -454,7 +463,9 @@ def lag_of(baseline: Baseline) -> int:
     return min(later) - clean.joined
 
 
-def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | None:
+def epoch_shift(
+    line: RankReference | None, trace: RankTrace, joined: int
+) -> int | None:
     """Return what turns an attempt's own count of epochs into that of its line.
 
     Where it got the batch with which a later epoch of the line begins, it went on there:
@@ -477,7 +488,7 @@ def epoch_shift(line: RankLine | None, trace: RankTrace, joined: int) -> int | N
     return begun - first.epoch
 
 
-def _begins(line: RankLine, batch: str) -> int | None:
+def _begins(line: RankReference, batch: str) -> int | None:
     """Return the one epoch of a line that has a batch and begins with it, or None."""
     found = [s for s, m in line.steps.items() if m.components.get("batch") == batch]
     if len(found) != 1:

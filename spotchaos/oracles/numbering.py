@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spotchaos.model import Attempt, RankTrace, StepMark
-from spotchaos.trace.lookup import Line, RankLine
+from spotchaos.trace.lookup import Line, RankReference
 
 
 def numbered_as(line: Line, attempt: Attempt) -> Attempt:
@@ -33,7 +33,7 @@ class _Known:
     has_ids: bool
 
 
-def _known(line: RankLine) -> _Known:
+def _known(line: RankReference) -> _Known:
     of_batch: dict[str, list[StepMark]] = {}
     of_row: dict[str, set[str]] = {}
     for mark in line.steps.values():
@@ -50,7 +50,7 @@ def _known(line: RankLine) -> _Known:
     )
 
 
-def _numbered(trace: RankTrace, line: RankLine | None) -> RankTrace:
+def _numbered(trace: RankTrace, line: RankReference | None) -> RankTrace:
     if line is None or not trace.steps:
         return trace
     known = _known(line)

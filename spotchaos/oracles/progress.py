@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spotchaos.model import Attempt, Ended, Finding, ProgramException
 from spotchaos.oracles.causes import is_foreign, is_restart
 from spotchaos.oracles.faults import is_ended_by_fault
-from spotchaos.oracles.lineage import Case, Link, loaded_at_start
+from spotchaos.oracles.lineage import Case, ResumedAttempt, loaded_at_start
 from spotchaos.oracles.resume_points import oldest_acceptable
 from spotchaos.oracles.wording import ending_of, exception_of, lost, steps_of, where_of
 from spotchaos.trace.lookup import STRONG
@@ -34,82 +34,84 @@ SHARED_STORE = (
 
 def judge_progress(case: Case) -> Iterator[Finding]:
     """Name resumes that fail, hang, begin in the wrong place or end in the wrong one."""
-    for link in case.links:
-        if link.attempt.ended is Ended.HUNG:
-            yield _hang(link)
-        elif link.attempt.refused_write is not None and _ended_badly(link):
-            yield _refused_write(link)
-        elif link.is_resume and _is_to_blame(link):
-            yield from _failed(case, link)
-        if link.is_after_finish or link.is_all_over:
-            yield from _retrained(case, link)
-        elif link.is_resume:
-            yield from _joined(case, link)
+    for resumed in case.links:
+        if resumed.attempt.ended is Ended.HUNG:
+            yield _hang(resumed)
+        elif resumed.attempt.refused_write is not None and _ended_badly(resumed):
+            yield _refused_write(resumed)
+        elif resumed.is_resume and _is_to_blame(resumed):
+            yield from _failed(case, resumed)
+        if resumed.is_after_finish or resumed.is_all_over:
+            yield from _retrained(case, resumed)
+        elif resumed.is_resume:
+            yield from _joined(case, resumed)
     yield from _stuck(case)
     yield from _count(case)
 
 
-def _is_to_blame(link: Link) -> bool:
+def _is_to_blame(resumed: ResumedAttempt) -> bool:
     """Tell whether an attempt failed, and not for a fault after which the next went on."""
-    return link.attempt.ended is Ended.FAILED and (
-        link.is_last or not is_ended_by_fault(link.attempt)
+    return resumed.attempt.ended is Ended.FAILED and (
+        resumed.is_last or not is_ended_by_fault(resumed.attempt)
     )
 
 
-def _hang(link: Link) -> Finding:
-    frames = [m.groupdict() for m in FRAME.finditer(link.attempt.stacks)]
+def _hang(resumed: ResumedAttempt) -> Finding:
+    frames = [m.groupdict() for m in FRAME.finditer(resumed.attempt.stacks)]
     where = (
         {"file": frames[0]["file"], "line": int(frames[0]["line"])} if frames else None
     )
     waits = f"; it waits at {where['file']}:{where['line']}" if where else ""
     done = (
-        f"after {steps_of(link.trained)}" if link.trained else "before its first step"
+        f"after {steps_of(resumed.trained)}"
+        if resumed.trained
+        else "before its first step"
     )
     return Finding(
         "hang",
-        f"attempt {link.number} made no progress {done} and never ended{waits}",
+        f"attempt {resumed.number} made no progress {done} and never ended{waits}",
         hint=SHARED_STORE
-        if _met_no_peer(link)
+        if _met_no_peer(resumed)
         else "look at the stacks: a collective that other ranks have left, a lock file or"
         " a queue whose writer is gone; give every wait a bound",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
         where=where,
     )
 
 
-def _met_no_peer(link: Link) -> bool:
+def _met_no_peer(resumed: ResumedAttempt) -> bool:
     """Tell whether ranks that a launcher restarted did not get as far as a step."""
-    size = link.attempt.trace.world_size
-    return link.attempt.is_restart and not link.trained and size > 1
+    size = resumed.attempt.trace.world_size
+    return resumed.attempt.is_restart and not resumed.trained and size > 1
 
 
-def _ended_badly(link: Link) -> bool:
-    return link.attempt.ended in (Ended.FAILED, Ended.EXITED)
+def _ended_badly(resumed: ResumedAttempt) -> bool:
+    return resumed.attempt.ended in (Ended.FAILED, Ended.EXITED)
 
 
-def _refused_write(link: Link) -> Finding:
+def _refused_write(resumed: ResumedAttempt) -> Finding:
     """Say that it was our isolation, and not the program, that made an attempt fail."""
     return Finding(
         "not-reached",
-        f"attempt {link.number} may not write to {link.attempt.refused_write!r} here, and"
+        f"attempt {resumed.number} may not write to {resumed.attempt.refused_write!r} here, and"
         " ended",
         hint="let it write below its folder, or name the place with --durable",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
-def _failed(case: Case, link: Link) -> Iterator[Finding]:
-    refused = case.accept_refusal and link.trained == 0
+def _failed(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
+    refused = case.accept_refusal and resumed.trained == 0
     if refused:
         return
-    attempt = link.attempt
+    attempt = resumed.attempt
     exception = exception_of(attempt)
-    if link.trained:
-        when = f"{steps_of(link.trained)} after the resume at step {link.joined}"
-        if link.joined is None:
-            when = f"{steps_of(link.trained)} after it had started"
+    if resumed.trained:
+        when = f"{steps_of(resumed.trained)} after the resume at step {resumed.joined}"
+        if resumed.joined is None:
+            when = f"{steps_of(resumed.trained)} after it had started"
     else:
         when = "before its first step"
     if _control_failed(case):
@@ -118,26 +120,26 @@ def _failed(case: Case, link: Link) -> Iterator[Finding]:
             f"the program fails when it is started again, also after a clean stop:"
             f" {ending_of(attempt)}",
             hint=_how_to_load(exception),
-            attempt=link.number,
-            step=link.end,
+            attempt=resumed.number,
+            step=resumed.end,
             where=where_of(exception),
         )
         return
     yield Finding(
         "resume-failed",
-        f"attempt {link.number} failed {when}: {ending_of(attempt)}"
+        f"attempt {resumed.number} failed {when}: {ending_of(attempt)}"
         + (
             "; after a clean stop it resumes"
-            if case.baseline.control is not None and not link.trained
+            if case.baseline.control is not None and not resumed.trained
             else ""
         ),
         hint=SHARED_STORE
-        if _met_no_peer(link)
+        if _met_no_peer(resumed)
         else "it must find and load the newest whole checkpoint whatever the kill left"
         " beside it: write to a temporary name and rename, skip what is not whole, fall"
         " back to the one before",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
         where=where_of(exception),
     )
 
@@ -185,63 +187,67 @@ def _how_to_resume(case: Case) -> str:
     )
 
 
-def _joined(case: Case, link: Link) -> Iterator[Finding]:
+def _joined(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Judge where an attempt began to train, and how much it had to do again."""
-    if is_foreign(link):
-        yield from _foreign(link)
+    if is_foreign(resumed):
+        yield from _foreign(resumed)
         return
-    if not link.has_begun:
+    if not resumed.has_begun:
         return
-    if link.joined is None:
+    if resumed.joined is None:
         return
-    oldest = oldest_acceptable(link.saved)
-    kept = link.unwritten & loaded_at_start(case.baseline.first.trace)
-    if is_restart(link) and kept:
+    oldest = oldest_acceptable(resumed.saved)
+    kept = resumed.unwritten & loaded_at_start(case.baseline.first.trace)
+    if is_restart(resumed) and kept:
         yield Finding(
             "stale-resume",
-            f"attempt {link.number} resumed from {min(kept)!r}, which lay in the folder"
-            f" before the run, although the checkpoint of step {link.newest} was whole;"
-            f" {lost(link.lost)}",
+            f"attempt {resumed.number} resumed from {min(kept)!r}, which lay in the folder"
+            f" before the run, although the checkpoint of step {resumed.newest} was whole;"
+            f" {lost(resumed.lost)}",
             hint=_NEWEST,
-            attempt=link.number,
+            attempt=resumed.number,
             step=0,
         )
-    elif is_restart(link):
+    elif is_restart(resumed):
         yield Finding(
             "silent-restart",
-            f"attempt {link.number} started again from step 0 although the checkpoint of"
-            f" step {link.newest} was there; {lost(link.lost)}",
+            f"attempt {resumed.number} started again from step 0 although the checkpoint of"
+            f" step {resumed.newest} was there; {lost(resumed.lost)}",
             hint=_how_to_resume(case),
-            attempt=link.number,
+            attempt=resumed.number,
             step=0,
         )
-    elif oldest is not None and link.joined < oldest and not _has_part_of(link, oldest):
+    elif (
+        oldest is not None
+        and resumed.joined < oldest
+        and not _has_part_of(resumed, oldest)
+    ):
         yield Finding(
             "stale-resume",
-            f"attempt {link.number} resumed at step {link.joined} although the checkpoint"
-            f" of step {link.newest} was whole; {lost(link.lost)}",
+            f"attempt {resumed.number} resumed at step {resumed.joined} although the checkpoint"
+            f" of step {resumed.newest} was whole; {lost(resumed.lost)}",
             hint=_NEWEST,
-            attempt=link.number,
-            step=link.joined,
+            attempt=resumed.number,
+            step=resumed.joined,
         )
-    elif _starts_over(link) and link.previous_end and _saves_nothing(case):
-        yield _no_checkpoint(link)
-    elif case.max_lost_steps is not None and link.lost > case.max_lost_steps:
+    elif _starts_over(resumed) and resumed.previous_end and _saves_nothing(case):
+        yield _no_checkpoint(resumed)
+    elif case.max_lost_steps is not None and resumed.lost > case.max_lost_steps:
         yield Finding(
             "lost-work",
-            f"attempt {link.number} had to do {steps_of(link.lost)} again, from step"
-            f" {link.joined} on, and at most {case.max_lost_steps} are allowed",
+            f"attempt {resumed.number} had to do {steps_of(resumed.lost)} again, from step"
+            f" {resumed.joined} on, and at most {case.max_lost_steps} are allowed",
             hint="save more often, or save when the notice or the signal comes",
-            attempt=link.number,
-            step=link.joined,
+            attempt=resumed.number,
+            step=resumed.joined,
         )
 
 
-def _has_part_of(link: Link, oldest: int) -> bool:
+def _has_part_of(resumed: ResumedAttempt, oldest: int) -> bool:
     """Whether a part of the state is of a step from `oldest` on: it read what is newest."""
     return any(
         min(view.looked[component]) >= oldest
-        for view in link.views.values()
+        for view in resumed.views.values()
         for component in view.wrong
         if component in STRONG and view.looked[component]
     )
@@ -257,87 +263,91 @@ def _saves_nothing(case: Case) -> bool:
     return last.trace.completed >= case.horizon
 
 
-def _starts_over(link: Link) -> bool:
+def _starts_over(resumed: ResumedAttempt) -> bool:
     """Whether an attempt began at step 0, of which alone there may be a checkpoint."""
-    return link.joined == 0 and not any(save.step for save in link.saved)
+    return resumed.joined == 0 and not any(save.step for save in resumed.saved)
 
 
-def _no_checkpoint(link: Link) -> Finding:
+def _no_checkpoint(resumed: ResumedAttempt) -> Finding:
     return Finding(
         "no-checkpoint",
-        f"attempt {link.number} started again from step 0: the program saves nothing"
-        f" before its end that it could resume from; {lost(link.previous_end)}",
+        f"attempt {resumed.number} started again from step 0: the program saves nothing"
+        f" before its end that it could resume from; {lost(resumed.previous_end)}",
         hint="save model, optimizer, scheduler, random streams and the position in the"
         " data every few minutes, and load the newest at the start",
-        attempt=link.number,
+        attempt=resumed.number,
         step=0,
     )
 
 
-def _foreign(link: Link) -> Iterator[Finding]:
-    if not link.saved and link.newest is None and link.previous_end == 0:
+def _foreign(resumed: ResumedAttempt) -> Iterator[Finding]:
+    if not resumed.saved and resumed.newest is None and resumed.previous_end == 0:
         return
     yield Finding(
         "foreign-resume",
-        _foreign_words(link),
+        _foreign_words(resumed),
         hint="it loaded a checkpoint of another run, or none at all and a new"
         " initialisation: keep an id of the run in the checkpoint and refuse another's;"
         " look at the folder and the pattern in which it searches",
-        attempt=link.number,
+        attempt=resumed.number,
         step=0,
     )
 
 
-def _foreign_words(link: Link) -> str:
-    if link.unwritten:
-        goes_on = "trains on from" if link.trained else "trains nothing, and loaded"
+def _foreign_words(resumed: ResumedAttempt) -> str:
+    if resumed.unwritten:
+        goes_on = "trains on from" if resumed.trained else "trains nothing, and loaded"
         return (
-            f"attempt {link.number} {goes_on} {min(link.unwritten)!r}, which no attempt of"
+            f"attempt {resumed.number} {goes_on} {min(resumed.unwritten)!r}, which no attempt of"
             " this run had written"
         )
     return (
-        f"attempt {link.number} trains on with weights that no step of this run ever had,"
+        f"attempt {resumed.number} trains on with weights that no step of this run ever had,"
         " and neither optimizer nor random streams are of it"
     )
 
 
-def _retrained(case: Case, link: Link) -> Iterator[Finding]:
-    if not link.trained:
+def _retrained(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
+    if not resumed.trained:
         return
-    attempt = link.attempt
-    if link.joined == 0 and _saves_nothing(case):
-        yield _no_checkpoint(link)
+    attempt = resumed.attempt
+    if resumed.joined == 0 and _saves_nothing(case):
+        yield _no_checkpoint(resumed)
         return
-    if link.joined is None:
-        said = f"it trained {steps_of(link.trained)} on a state of no step of the run"
-    elif link.joined == 0:
-        said = f"it trained all over again from step 0, for {steps_of(link.trained)}"
-    elif link.end > case.horizon:
-        said = f"it trained on to step {link.end}, beyond the last step {case.horizon}"
-    elif _changes_weights(case, link):
-        said = f"it resumed at step {link.joined} and ended with other weights"
+    if resumed.joined is None:
+        said = (
+            f"it trained {steps_of(resumed.trained)} on a state of no step of the run"
+        )
+    elif resumed.joined == 0:
+        said = f"it trained all over again from step 0, for {steps_of(resumed.trained)}"
+    elif resumed.end > case.horizon:
+        said = (
+            f"it trained on to step {resumed.end}, beyond the last step {case.horizon}"
+        )
+    elif _changes_weights(case, resumed):
+        said = f"it resumed at step {resumed.joined} and ended with other weights"
     else:
         return
     yield Finding(
         "retrained-after-finish",
-        f"started again after the run had {_came_to(link)}, {said}",
+        f"started again after the run had {_came_to(resumed)}, {said}",
         hint="save at the end with the last step or epoch done, and compare with the"
         " total before the first step",
         attempt=attempt.number,
-        step=link.joined,
+        step=resumed.joined,
     )
 
 
-def _came_to(link: Link) -> str:
-    return "finished" if link.is_after_finish else "done its last step"
+def _came_to(resumed: ResumedAttempt) -> str:
+    return "finished" if resumed.is_after_finish else "done its last step"
 
 
-def _changes_weights(case: Case, link: Link) -> bool:
+def _changes_weights(case: Case, resumed: ResumedAttempt) -> bool:
     if "weights" in case.baseline.not_compared:
         return False
-    finished = [k.attempt for k in case.links if k.number < link.number]
+    finished = [k.attempt for k in case.links if k.number < resumed.number]
     before = _final_weights(finished[-1]) if finished else {}
-    after = _final_weights(link.attempt)
+    after = _final_weights(resumed.attempt)
     return any(before[rank] != after[rank] for rank in before.keys() & after.keys())
 
 
@@ -352,44 +362,48 @@ def _final_weights(attempt: Attempt) -> dict[int, str]:
 def _stuck(case: Case) -> Iterator[Finding]:
     """Name attempt after attempt that ends by itself, no further than the one before."""
     stuck = 0
-    for link in case.links:
-        by_itself = link.attempt.ended in (Ended.FAILED, Ended.EXITED)
-        if link.is_resume and by_itself and link.attempt.signal is None:
-            stuck = stuck + 1 if link.end <= link.previous_end else 0
+    for resumed in case.links:
+        by_itself = resumed.attempt.ended in (Ended.FAILED, Ended.EXITED)
+        if resumed.is_resume and by_itself and resumed.attempt.signal is None:
+            stuck = stuck + 1 if resumed.end <= resumed.previous_end else 0
         else:
             stuck = 0
         if stuck >= STUCK_AFTER:
             yield Finding(
                 "no-progress",
                 f"{stuck} attempts in a row ended by themselves, none further than step"
-                f" {link.end}",
+                f" {resumed.end}",
                 hint="a checkpoint that cannot be loaded, or a step that always fails,"
                 " restarts for ever: bound the attempts, fall back to an older checkpoint",
-                attempt=link.number,
-                step=link.end,
+                attempt=resumed.number,
+                step=resumed.end,
             )
             return
 
 
 def _count(case: Case) -> Iterator[Finding]:
     """Judge at which step the run, left alone, came to its end."""
-    link = case.last
-    attempt = link.attempt
-    if attempt.ended is not Ended.FINISHED or not link.is_resume or is_foreign(link):
+    resumed = case.last
+    attempt = resumed.attempt
+    if (
+        attempt.ended is not Ended.FINISHED
+        or not resumed.is_resume
+        or is_foreign(resumed)
+    ):
         return
-    if link.has_nothing_left or link.is_all_over:
+    if resumed.has_nothing_left or resumed.is_all_over:
         return
-    if not link.trained:
-        reached = [link.joined or 0, *(save.step for save in link.saved)]
+    if not resumed.trained:
+        reached = [resumed.joined or 0, *(save.step for save in resumed.saved)]
         if max(reached) >= case.horizon:
             return
-        if not link.saved and link.previous_end >= case.horizon:
+        if not resumed.saved and resumed.previous_end >= case.horizon:
             return  # it saves where nobody saw it, and had come to the end
-        end = link.newest or 0
-        said = f"attempt {link.number} ended with status 0 and trained nothing"
-    elif link.joined is not None and link.end != case.horizon:
-        end = link.end
-        said = f"the run resumed at step {link.joined} and ended after step {link.end}"
+        end = resumed.newest or 0
+        said = f"attempt {resumed.number} ended with status 0 and trained nothing"
+    elif resumed.joined is not None and resumed.end != case.horizon:
+        end = resumed.end
+        said = f"the run resumed at step {resumed.joined} and ended after step {resumed.end}"
     else:
         return
     yield Finding(
@@ -398,6 +412,6 @@ def _count(case: Case) -> Iterator[Finding]:
         hint="save the epoch and the step that are *done*, start the loop at the next,"
         " and compute the total once, not again from what is left; with early stopping,"
         " save the best value and how long it has lasted",
-        attempt=link.number,
+        attempt=resumed.number,
         step=end,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spotchaos.model import Ended, Finding
 from spotchaos.oracles.interruption import has_heard, has_reacted
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.rank_agreement import went_past_ranks
 
 
@@ -24,7 +24,7 @@ def proves_nothing(case: Case, *, resume_after_finish: bool) -> Finding | None:
     last = case.links[-1]
     if resume_after_finish and last.number > 1 and last.is_after_finish:
         return None
-    if any(_was_disturbed(case, link) for link in case.links):
+    if any(_was_disturbed(case, resumed) for resumed in case.links):
         return None
     return Finding(
         "not-reached",
@@ -36,12 +36,12 @@ def proves_nothing(case: Case, *, resume_after_finish: bool) -> Finding | None:
     )
 
 
-def _was_disturbed(case: Case, link: Link) -> bool:
+def _was_disturbed(case: Case, resumed: ResumedAttempt) -> bool:
     """Tell whether anything happened to an attempt that it can have noticed."""
-    attempt, notice = link.attempt, link.attempt.notice
+    attempt, notice = resumed.attempt, resumed.attempt.notice
     if attempt.ended is Ended.RECLAIMED or attempt.is_restart:
         return True
-    if any(one.times for one in attempt.struck):
+    if any(one.times for one in attempt.injected):
         return True
     if notice is not None and notice.paused:
         return True
@@ -51,8 +51,8 @@ def _was_disturbed(case: Case, link: Link) -> bool:
         return has_heard(attempt) or (is_advice and attempt.notice_at_s is not None)
     if attempt.signal is None and attempt.notice_at_s is None:
         return False
-    if attempt.exit_code != 0 or link.joined is None or link.end < case.horizon:
+    if attempt.exit_code != 0 or resumed.joined is None or resumed.end < case.horizon:
         return True
     if attempt.signal in ("KILL", "STOP"):
         return not went_past_ranks(attempt)
-    return has_reacted(case, link)
+    return has_reacted(case, resumed)

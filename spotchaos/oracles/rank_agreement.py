@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spotchaos.model import Attempt, Ended, Finding
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.wording import listed, steps_of, waits_in
 
 # What a launcher can pass on to its ranks before it ends.
@@ -21,28 +21,30 @@ _BY_ITSELF = frozenset({Ended.FINISHED, Ended.EXITED, Ended.FAILED})
 
 def judge_ranks(case: Case) -> Iterator[Finding]:
     """Name ranks that resume apart, that wait for ever, and processes that live on."""
-    for link in case.links:
-        if link.attempt.stuck:
-            yield _peer_hang(link)
-        yield from _orphans(case, link)
-    for link in case.resumes():
-        if not link.join.disagrees:
+    for resumed in case.links:
+        if resumed.attempt.stuck:
+            yield _peer_hang(resumed)
+        yield from _orphans(case, resumed)
+    for resumed in case.resumes():
+        if not resumed.join.disagrees:
             continue
-        joined = [(r, s) for r, s in sorted(link.join.ranks.items()) if s is not None]
+        joined = [
+            (r, s) for r, s in sorted(resumed.join.ranks.items()) if s is not None
+        ]
         words = listed(f"rank {rank} at step {step}" for rank, step in joined)
         yield Finding(
             "ranks-disagree",
-            f"in attempt {link.number} the ranks resumed from different steps: {words}",
+            f"in attempt {resumed.number} the ranks resumed from different steps: {words}",
             hint="let rank 0 choose the checkpoint and broadcast its step, and let every"
             " rank load that one",
-            attempt=link.number,
+            attempt=resumed.number,
             step=min(step for _, step in joined),
             rank=joined[0][0],
         )
 
 
-def _peer_hang(link: Link) -> Finding:
-    attempt = link.attempt
+def _peer_hang(resumed: ResumedAttempt) -> Finding:
+    attempt = resumed.attempt
     waits = waits_in(attempt.stacks)
     said = listed(f"{who} at {file}:{line}" for who, file, line in waits)
     where = {"file": waits[0][1], "line": waits[0][2]} if waits else None
@@ -53,35 +55,35 @@ def _peer_hang(link: Link) -> Finding:
         + (f"; they waited: {said}" if said else ""),
         hint="give every wait for another rank a bound (the timeout of the process group,"
         " of the store, of a barrier), and exit with an error when it passes",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
         where=where,
     )
 
 
-def _orphans(case: Case, link: Link) -> Iterator[Finding]:
+def _orphans(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Name processes that outlived the end; those that always do are a habit."""
     found: list[str] = []
-    if link.attempt.ended in _BY_ITSELF:
+    if resumed.attempt.ended in _BY_ITSELF:
         usual = {name for run in case.baseline.runs for name in _survivors(run)}
-        found = [name for name in _survivors(link.attempt) if name not in usual]
+        found = [name for name in _survivors(resumed.attempt) if name not in usual]
     said = f"lived on: {listed(found[:3])}"
     if not found:
-        steps = trained_behind(link.attempt)
+        steps = trained_behind(resumed.attempt)
         if not steps:
             return
         said = (
-            f"its ranks, which SIG{link.attempt.signal} to their {link.attempt.whom} did"
+            f"its ranks, which SIG{resumed.attempt.signal} to their {resumed.attempt.target} did"
             f" not reach, trained on for {steps_of(steps)}"
         )
     yield Finding(
         "orphans",
-        f"attempt {link.number} was over, and {said}",
+        f"attempt {resumed.number} was over, and {said}",
         hint="let children die with their parent (daemon=True and join, a pipe whose"
         " end they notice, PR_SET_PDEATHSIG), and a shell `exec` the program or pass"
         " signals on; a start on the same machine meets them",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
@@ -95,7 +97,7 @@ def trained_behind(attempt: Attempt) -> int:
     """
     if attempt.signal not in _CATCHABLE:
         return 0
-    if attempt.whom not in _MESSENGERS and not went_past_ranks(attempt):
+    if attempt.target not in _MESSENGERS and not went_past_ranks(attempt):
         return 0
     if attempt.over_at_s is None:
         return 0
@@ -117,7 +119,7 @@ def was_not_passed_on(attempt: Attempt) -> bool:
 
 def went_past_ranks(attempt: Attempt) -> bool:
     """Tell whether a signal was to reach a program, and reached none of its ranks."""
-    return not attempt.told_rank and attempt.whom in {*_MESSENGERS, "group"}
+    return not attempt.notified_rank and attempt.target in {*_MESSENGERS, "group"}
 
 
 def _survivors(attempt: Attempt) -> list[str]:

@@ -109,9 +109,9 @@ def judge_first_attempt(case: Case) -> Iterator[Finding]:
     Two equal baselines are weak evidence: a program that trains from uninitialised
     memory is equal by luck now and then.
     """
-    link = case.links[0]
-    stop = _warned_step(link.attempt)
-    for rank, view in sorted(link.views.items()):
+    resumed = case.links[0]
+    stop = _warned_step(resumed.attempt)
+    for rank, view in sorted(resumed.views.items()):
         first = next((d for d in view.differences if d.matters), None)
         if first is None or (stop is not None and first.step > stop):
             continue
@@ -121,7 +121,7 @@ def judge_first_attempt(case: Case) -> Iterator[Finding]:
             f" to it, in {listed(map(name_of, first.components))}",
             hint="two baselines were equal by luck: seed everything (--seed-program), and"
             " look for memory that is never initialised and for work in threads",
-            attempt=link.number,
+            attempt=resumed.number,
             step=first.step,
             rank=rank,
             component=first.components[0],

@@ -16,7 +16,7 @@ from spotchaos.oracles.causes import (
     streams,
     wrong,
 )
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.torn import strays
 from spotchaos.oracles.views import RankView
 from spotchaos.oracles.wording import (
@@ -43,33 +43,33 @@ FINDING_OF: dict[str, str] = {
 
 def judge_restored(case: Case) -> Iterator[Finding]:
     """Name each component that is not of the step at which the attempt joined."""
-    for link in judged(case):
-        yield from _dtypes(link)
-        mixed = {rank: _mixed(link, view) for rank, view in link.views.items()}
-        yield from _mixed_steps(link, mixed)
+    for resumed in judged(case):
+        yield from _dtypes(resumed)
+        mixed = {rank: _mixed(resumed, view) for rank, view in resumed.views.items()}
+        yield from _mixed_steps(resumed, mixed)
         for name in dict.fromkeys(FINDING_OF.values()):
-            yield from _lost(case, link, name, mixed)
-        yield from _lost_frozen(link)
-        yield from _lost_streams(link)
+            yield from _lost(case, resumed, name, mixed)
+        yield from _lost_frozen(resumed)
+        yield from _lost_streams(resumed)
 
 
 def note_restored(case: Case) -> Iterator[Note]:
     """Note streams and schedulers that were lost without any effect."""
-    for link in case.resumes():
-        if is_restart(link) or is_foreign(link) or link.join.disagrees:
+    for resumed in case.resumes():
+        if is_restart(resumed) or is_foreign(resumed) or resumed.join.disagrees:
             continue
-        for view in link.views.values():
+        for view in resumed.views.values():
             idle = [
                 s
                 for s in view.streams
-                if s not in streams(link, view) and not may_matter(view, s)
+                if s not in streams(resumed, view) and not may_matter(view, s)
             ]
             if idle:
                 yield Note(
                     "rng-moved-without-effect",
                     "nothing that a promise is about depended on it: after the resume"
                     f" at step {view.joined} {listed(map(_stream_words(view), idle))}",
-                    attempt=link.number,
+                    attempt=resumed.number,
                 )
             if "scheduler" in view.wrong and "scheduler" not in wrong(view):
                 yield Note(
@@ -77,35 +77,35 @@ def note_restored(case: Case) -> Iterator[Note]:
                     f"after the resume at step {view.joined} the scheduler's position is"
                     f" {from_where(view.restored['scheduler'])}; every learning rate to"
                     " the end is the same",
-                    attempt=link.number,
+                    attempt=resumed.number,
                 )
 
 
-def _ranks(link: Link, holds: Callable[[RankView], bool]) -> list[int]:
-    return [rank for rank, view in sorted(link.views.items()) if holds(view)]
+def _ranks(resumed: ResumedAttempt, holds: Callable[[RankView], bool]) -> list[int]:
+    return [rank for rank, view in sorted(resumed.views.items()) if holds(view)]
 
 
-def _dtypes(link: Link) -> Iterator[Finding]:
-    for component in dict.fromkeys(c for v in link.views.values() for c in v.dtypes):
-        ranks = _ranks(link, lambda v, c=component: c in v.dtypes)  # type: ignore[misc]
-        view = link.views[ranks[0]]
+def _dtypes(resumed: ResumedAttempt) -> Iterator[Finding]:
+    for component in dict.fromkeys(c for v in resumed.views.values() for c in v.dtypes):
+        ranks = _ranks(resumed, lambda v, c=component: c in v.dtypes)  # type: ignore[misc]
+        view = resumed.views[ranks[0]]
         was, now = view.dtypes[component]
         yield Finding(
             "dtype-changed",
             f"after the resume at step {view.joined} {name_of(component)} came back as"
-            f" {now} instead of {was}{on_ranks(ranks, link.views)}",
+            f" {now} instead of {was}{on_ranks(ranks, resumed.views)}",
             hint="load_state_dict casts to the dtype of what it loads into: build model"
             " and optimizer in their training dtype first, or restore the dtype after it",
-            attempt=link.number,
+            attempt=resumed.number,
             step=view.joined + 1,
             rank=ranks[0],
             component=component,
         )
 
 
-def _mixed(link: Link, view: RankView) -> dict[str, int]:
+def _mixed(resumed: ResumedAttempt, view: RankView) -> dict[str, int]:
     """Return components that were restored, but from the checkpoint of another step."""
-    saved = {step for save in link.saved for step in (save.step, *save.written)}
+    saved = {step for save in resumed.saved for step in (save.step, *save.written)}
     saved -= {view.joined, 0}
     return {
         component: min(view.looked[component] & saved)
@@ -118,11 +118,13 @@ def _mixed(link: Link, view: RankView) -> dict[str, int]:
     }
 
 
-def _mixed_steps(link: Link, mixed: dict[int, dict[str, int]]) -> Iterator[Finding]:
+def _mixed_steps(
+    resumed: ResumedAttempt, mixed: dict[int, dict[str, int]]
+) -> Iterator[Finding]:
     ranks = [rank for rank, found in sorted(mixed.items()) if found]
     if not ranks:
         return
-    view, found = link.views[ranks[0]], mixed[ranks[0]]
+    view, found = resumed.views[ranks[0]], mixed[ranks[0]]
     right = [
         c for c in view.restored if c in FINDING_OF and view.joined in view.looked[c]
     ]
@@ -130,11 +132,11 @@ def _mixed_steps(link: Link, mixed: dict[int, dict[str, int]]) -> Iterator[Findi
     yield Finding(
         "mixed-steps",
         f"the resume put together {listed(map(name_of, right)) or 'a state'} of step"
-        f" {view.joined} and {listed(others)}{on_ranks(ranks, link.views)}",
+        f" {view.joined} and {listed(others)}{on_ranks(ranks, resumed.views)}",
         hint="write all parts of a checkpoint below one name that appears at once (a new"
         " folder renamed into place, or a manifest written last), and load all parts of"
         " the same step or none",
-        attempt=link.number,
+        attempt=resumed.number,
         step=view.joined + 1,
         rank=ranks[0],
         component=next(iter(found)),
@@ -142,7 +144,7 @@ def _mixed_steps(link: Link, mixed: dict[int, dict[str, int]]) -> Iterator[Findi
 
 
 def _lost(
-    case: Case, link: Link, name: str, mixed: dict[int, dict[str, int]]
+    case: Case, resumed: ResumedAttempt, name: str, mixed: dict[int, dict[str, int]]
 ) -> Iterator[Finding]:
     """Name one component, or the two of a scheduler, as lost; once for all ranks."""
 
@@ -155,10 +157,10 @@ def _lost(
             and c not in view.dtypes
         ]
 
-    ranks = _ranks(link, lambda view: bool(lost(view)))
+    ranks = _ranks(resumed, lambda view: bool(lost(view)))
     if not ranks:
         return
-    view = link.views[ranks[0]]
+    view = resumed.views[ranks[0]]
     component = lost(view)[0]
     part = _part(case, view, component)
     which, came = part or (name_of(component), from_where(view.restored[component]))
@@ -166,29 +168,29 @@ def _lost(
     yield Finding(
         name,
         f"the program resumed at step {view.joined}, but {which} came back"
-        f" {came}{on_ranks(ranks, link.views)}",
+        f" {came}{on_ranks(ranks, resumed.views)}",
         hint=hint if part is None else HINTS[f"part of {component}"],
-        attempt=link.number,
+        attempt=resumed.number,
         step=view.joined + 1,
         rank=ranks[0],
         component=component,
     )
 
 
-def _lost_frozen(link: Link) -> Iterator[Finding]:
+def _lost_frozen(resumed: ResumedAttempt) -> Iterator[Finding]:
     """Name the weights of modules that no optimizer trains, once for all ranks."""
-    found = {rank: frozen(view) for rank, view in sorted(link.views.items())}
+    found = {rank: frozen(view) for rank, view in sorted(resumed.views.items())}
     lost = {rank: came for rank, came in found.items() if came is not None}
     if not lost:
         return
     ranks = list(lost)
-    view = link.views[ranks[0]]
+    view = resumed.views[ranks[0]]
     yield Finding(
         "weights-not-restored",
         f"the program resumed at step {view.joined}, but {name_of('frozen')} came back"
-        f" {from_where(lost[view.rank])}{on_ranks(ranks, link.views)}",
+        f" {from_where(lost[view.rank])}{on_ranks(ranks, resumed.views)}",
         hint=HINTS["frozen"],
-        attempt=link.number,
+        attempt=resumed.number,
         step=view.joined + 1,
         rank=ranks[0],
         component="frozen",
@@ -215,26 +217,28 @@ def _part(case: Case, view: RankView, component: str) -> tuple[str, str] | None:
     return which, from_where("fresh" if is_fresh else "foreign")
 
 
-def _lost_streams(link: Link) -> Iterator[Finding]:
-    found = {rank: streams(link, view) for rank, view in sorted(link.views.items())}
+def _lost_streams(resumed: ResumedAttempt) -> Iterator[Finding]:
+    found = {
+        rank: streams(resumed, view) for rank, view in sorted(resumed.views.items())
+    }
     for stream in dict.fromkeys(s for each in found.values() for s in each):
         for disturbed in (False, True):
             ranks = [
                 rank
                 for rank, each in found.items()
                 if stream in each
-                and (stream in link.views[rank].disturbed) is disturbed
+                and (stream in resumed.views[rank].disturbed) is disturbed
             ]
             if ranks:
-                yield _lost_stream(link, stream, ranks)
+                yield _lost_stream(resumed, stream, ranks)
 
 
-def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
-    view = link.views[ranks[0]]
+def _lost_stream(resumed: ResumedAttempt, stream: str, ranks: list[int]) -> Finding:
+    view = resumed.views[ranks[0]]
     draws = view.disturbed.get(stream)
     hint = HINTS.get(stream, HINTS["rng.torch"])
     if draws is None:
-        hint = f"{hint}; on every rank its own" if len(link.views) > 1 else hint
+        hint = f"{hint}; on every rank its own" if len(resumed.views) > 1 else hint
     else:
         hint = (
             "something draws from it between the restore and the first step (creating a"
@@ -251,10 +255,10 @@ def _lost_stream(link: Link, stream: str, ranks: list[int]) -> Finding:
     reached = _reached(view, stream)
     return Finding(
         "rng-not-restored" if draws is None else "rng-disturbed",
-        f"after the resume at step {view.joined} {words}{on_ranks(ranks, link.views)}"
+        f"after the resume at step {view.joined} {words}{on_ranks(ranks, resumed.views)}"
         f"{reached}",
         hint=hint,
-        attempt=link.number,
+        attempt=resumed.number,
         step=view.joined + 1,
         rank=ranks[0],
         component=stream,

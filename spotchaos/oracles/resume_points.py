@@ -203,7 +203,9 @@ def lagging(saved: Iterable[Saved], lag: int) -> list[Saved]:
     return found
 
 
-def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]) -> bool:
+def is_corrupted(
+    save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]
+) -> bool:
     """Tell whether a fault struck this save, or its upload was under way at the kill.
 
     Args:
@@ -213,20 +215,20 @@ def is_spoilt(save: SaveMark, attempt: Attempt, *, writes: Mapping[str, int]) ->
     """
     if _is_under_way(save, attempt, writes):
         return True
-    for struck in attempt.struck:
-        if struck.kind == "store" and struck.times:
-            if _was_given_up(save, attempt, struck.at_s or 0.0):
+    for injected in attempt.injected:
+        if injected.kind == "store" and injected.times:
+            if _was_given_up(save, attempt, injected.at_s or 0.0):
                 return True
             continue
-        if struck.kind == "damage" and any(
-            struck.path == path or (struck.path or "").startswith(f"{path}/")
+        if injected.kind == "damage" and any(
+            injected.path == path or (injected.path or "").startswith(f"{path}/")
             for path in save.paths
         ):
             return True
-        if struck.kind in ("error", "delay") and struck.at_s is not None:
+        if injected.kind in ("error", "delay") and injected.at_s is not None:
             ended_s = save.ended_at_s
-            if save.begun_at_s <= struck.at_s and (
-                ended_s is None or struck.at_s <= ended_s
+            if save.begun_at_s <= injected.at_s and (
+                ended_s is None or injected.at_s <= ended_s
             ):
                 return True
     return False

@@ -19,74 +19,76 @@ from spotchaos.oracles.causes import (
     mixup,
     streams,
 )
-from spotchaos.oracles.lineage import Case, Link, epoch_shift
+from spotchaos.oracles.lineage import Case, ResumedAttempt, epoch_shift
 from spotchaos.oracles.wording import HINTS, on_ranks
 
 Sample = tuple[str, str]  # kind of id, id
-Course = Mapping[int, Mapping[int, tuple[int | None, StepMark]]]
+AttemptController = Mapping[int, Mapping[int, tuple[int | None, StepMark]]]
 Tally = dict[int | None, Counter[Sample]]  # epoch -> how often each sample
 
 
 def judge_samples(case: Case) -> Iterator[Finding]:
     """Name samples repeated and skipped, or an order that changed."""
-    for link in judged(case):
-        if is_ahead(link):
-            yield from _left_out(case, link)
+    for resumed in judged(case):
+        if is_ahead(resumed):
+            yield from _left_out(case, resumed)
     if {"batch", "samples"} & {*case.baseline.not_compared}:
         return
-    for link in judged(case):
-        if link.has_other_ranks_than(case.baseline):
-            yield from _on_other_ranks(case, link)
+    for resumed in judged(case):
+        if resumed.has_other_ranks_than(case.baseline):
+            yield from _on_other_ranks(case, resumed)
             continue
         found = {
             rank: seen
-            for rank, view in sorted(link.views.items())
+            for rank, view in sorted(resumed.views.items())
             if (seen := mixup(view)) is not None and seen.is_other_order
         }
         if found:
-            yield from _judge(case, link, found)
+            yield from _judge(case, resumed, found)
 
 
-def _left_out(case: Case, link: Link) -> Iterator[Finding]:
+def _left_out(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Name the steps between the furthest that was trained and where a resume begins."""
     found = ledger(case)
     if found["complete"] and _tally(_course_of_line(case)) and not found["skipped"]:
         return  # They were made up for afterwards.
-    first = link.reached + 1
+    first = resumed.reached + 1
     count = sum(
         len(_samples(mark))
-        for line in link.line.ranks.values()
+        for line in resumed.line.ranks.values()
         for step, mark in line.steps.items()
-        if first <= step <= (link.joined or 0)
+        if first <= step <= (resumed.joined or 0)
     )
     which = f"step {first} was"
-    if link.joined != first:
-        which = f"steps {first} to {link.joined} were"
+    if resumed.joined != first:
+        which = f"steps {first} to {resumed.joined} were"
     yield Finding(
         "samples-skipped",
-        f"attempt {link.number} began where step {link.joined} ends, and nobody had come"
-        f" further than step {link.reached}: {which} trained by nobody;"
+        f"attempt {resumed.number} began where step {resumed.joined} ends, and nobody had come"
+        f" further than step {resumed.reached}: {which} trained by nobody;"
         f" {_counted(count, 'samples-skipped')}",
         hint="what is begun is not done: note a part of the work as done only once it is,"
         " and do again what was begun and not noted",
-        attempt=link.number,
+        attempt=resumed.number,
         step=first,
         component="samples",
     )
 
 
-def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Finding]:
+def _judge(
+    case: Case, resumed: ResumedAttempt, found: Mapping[int, Mixup]
+) -> Iterator[Finding]:
     ranks = [*found]
     first = min(found.values(), key=lambda seen: (seen.step, seen.rank))
     if first.begun:
-        yield _half_a_step(link, first, ranks)
+        yield _half_a_step(resumed, first, ranks)
         return
     drawn = any(
         draws_order(view, stream)
-        for view in link.views.values()
-        for stream in streams(link, view)
+        for view in resumed.views.values()
+        for stream in streams(resumed, view)
     )
-    repeated, skipped = (0, 0) if drawn else _compare(case, link)
+    repeated, skipped = (0, 0) if drawn else _compare(case, resumed)
     names = []
     if first.is_known or first.is_fixed_order:
         # Samples of other steps of the run: what was lost is the position.
@@ -100,24 +102,24 @@ def _judge(case: Case, link: Link, found: Mapping[int, Mixup]) -> Iterator[Findi
         count = {"samples-repeated": repeated, "samples-skipped": skipped}.get(name)
         yield Finding(
             name,
-            _message(link, first, count, name) + on_ranks(ranks, link.views),
+            _message(resumed, first, count, name) + on_ranks(ranks, resumed.views),
             hint=HINTS["micro-batches" if first.is_cut_otherwise else "order"],
-            attempt=link.number,
+            attempt=resumed.number,
             step=first.step,
             rank=first.rank,
             component="samples",
         )
 
 
-def _on_other_ranks(case: Case, link: Link) -> Iterator[Finding]:
+def _on_other_ranks(case: Case, resumed: ResumedAttempt) -> Iterator[Finding]:
     """Count over all ranks: no batch of one of them can be compared with another's.
 
     A rank that does the work of several may put their gradients aside, and then their
     samples are not seen: they are missing only if a step has as many as it ever had.
     """
-    before, now = case.baseline.world_size, link.attempt.trace.world_size
-    repeated, skipped = _compare(case, link)
-    if _in_first_step(link.attempt.trace.ranks) < _in_first_step(
+    before, now = case.baseline.world_size, resumed.attempt.trace.world_size
+    repeated, skipped = _compare(case, resumed)
+    if _in_first_step(resumed.attempt.trace.ranks) < _in_first_step(
         case.baseline.first.trace.ranks
     ):
         skipped = 0
@@ -126,13 +128,13 @@ def _on_other_ranks(case: Case, link: Link) -> Iterator[Finding]:
         if count:
             yield Finding(
                 name,
-                f"after the resume at step {link.joined} the program trained on {now}"
+                f"after the resume at step {resumed.joined} the program trained on {now}"
                 f" rank{'' if now == 1 else 's'} instead of {before};"
                 f" {_counted(count, name)}",
                 hint="keep the position in samples of the epoch's whole order, and let"
                 " each rank take its share from there on",
-                attempt=link.number,
-                step=(link.joined or 0) + 1,
+                attempt=resumed.number,
+                step=(resumed.joined or 0) + 1,
                 component="samples",
             )
 
@@ -142,8 +144,8 @@ def _in_first_step(ranks: Mapping[int, RankTrace]) -> int:
     return sum(len(_samples(trace.steps[0])) for trace in ranks.values() if trace.steps)
 
 
-def _half_a_step(link: Link, first: Mixup, ranks: list[int]) -> Finding:
-    view = link.views[first.rank]
+def _half_a_step(resumed: ResumedAttempt, first: Mixup, ranks: list[int]) -> Finding:
+    view = resumed.views[first.rank]
     expected, made = view.step(first.step)
     assert expected is not None
     assert made is not None
@@ -152,17 +154,19 @@ def _half_a_step(link: Link, first: Mixup, ranks: list[int]) -> Finding:
         f"the first step after the resume at step {view.joined} was made of {made.micro}"
         f" micro-batch{'' if made.micro == 1 else 'es'} instead of {expected.micro}: the"
         f" gradients of {first.begun} samples, accumulated before it was saved, are lost"
-        + on_ranks(ranks, link.views),
+        + on_ranks(ranks, resumed.views),
         hint=HINTS["accumulated"],
-        attempt=link.number,
+        attempt=resumed.number,
         step=first.step,
         rank=first.rank,
         component="samples",
     )
 
 
-def _message(link: Link, first: Mixup, count: int | None, name: str) -> str:
-    view = link.views[first.rank]
+def _message(
+    resumed: ResumedAttempt, first: Mixup, count: int | None, name: str
+) -> str:
+    view = resumed.views[first.rank]
     if first.step == view.joined + 1:
         opening = f"after the resume at step {view.joined} the program got"
     else:
@@ -218,10 +222,10 @@ def ledger(case: Case) -> dict[str, Any]:
     }
 
 
-def _compare(case: Case, link: Link) -> tuple[int, int]:
+def _compare(case: Case, resumed: ResumedAttempt) -> tuple[int, int]:
     """Count samples repeated and skipped in the epochs that one attempt trained on."""
-    assert link.joined is not None
-    whole = whole_course(link)
+    assert resumed.joined is not None
+    whole = whole_course(resumed)
     # What lies beyond the horizon is a wrong count of steps: it repeats nothing, but what
     # is trained on there was not left out.
     course = {
@@ -232,15 +236,18 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
     found = _tally(course)
     in_all = _tally(whole)
     # Who came to an end of its own before the others' last step has ended as well.
-    ended = link.end >= case.horizon or link.attempt.ended is Ended.FINISHED
+    ended = resumed.end >= case.horizon or resumed.attempt.ended is Ended.FINISHED
     if ended and _in_total(expected) == _in_total(in_all):
         return 0, 0
     touched = {
-        epoch for c in course.values() for s, (epoch, _) in c.items() if s > link.joined
+        epoch
+        for c in course.values()
+        for s, (epoch, _) in c.items()
+        if s > resumed.joined
     }
     last = max((e for e in touched if e is not None), default=None)
     # The epoch that was being trained on when the state was saved may be left out.
-    left = [view.line.steps.get(link.joined + 1) for view in link.views.values()]
+    left = [view.line.steps.get(resumed.joined + 1) for view in resumed.views.values()]
     touched |= {mark.epoch for mark in left if mark is not None}
     first = min((e for e in touched if e is not None), default=None)
     repeated = skipped = 0
@@ -258,23 +265,23 @@ def _compare(case: Case, link: Link) -> tuple[int, int]:
     return repeated, skipped
 
 
-def whole_course(link: Link) -> Course:
+def whole_course(resumed: ResumedAttempt) -> AttemptController:
     """Return what an attempt continued, and then did itself, on every rank.
 
     The number of ranks may have changed: what a rank that is gone trained on before the
     join counts, and so does what a new one trained on after it.
     """
     whole: dict[int, dict[int, tuple[int | None, StepMark]]] = {}
-    joined = link.joined or 0
-    for rank, line in link.line.ranks.items():
+    joined = resumed.joined or 0
+    for rank, line in resumed.line.ranks.items():
         before = _numbered(line.steps)
         whole[rank] = {s: entry for s, entry in before.items() if s <= joined}
     shifts = {
         rank: epoch_shift(view.line, view.trace, joined)
-        for rank, view in sorted(link.views.items())
+        for rank, view in sorted(resumed.views.items())
     }
     usual = next(iter(shifts.values()), None)
-    for rank, trace in link.attempt.trace.ranks.items():
+    for rank, trace in resumed.attempt.trace.ranks.items():
         shift = shifts.get(rank, usual)
         own = {
             joined + mark.step: (
@@ -317,7 +324,7 @@ def _unknown(expected: Tally, found: Tally, epoch: int | None) -> int:
     return sum(n for s, n in have.items() if s not in known and s[0] != "index")
 
 
-def _course_of_line(case: Case) -> Course:
+def _course_of_line(case: Case) -> AttemptController:
     return {rank: _numbered(line.steps) for rank, line in case.line.ranks.items()}
 
 
@@ -325,7 +332,7 @@ def _numbered(steps: Mapping[int, StepMark]) -> dict[int, tuple[int | None, Step
     return {step: (mark.epoch, mark) for step, mark in steps.items()}
 
 
-def _tally(course: Course) -> Tally:
+def _tally(course: AttemptController) -> Tally:
     tally: Tally = {}
     for steps in course.values():
         for epoch, mark in steps.values():

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 
 from spotchaos.model import Finding, Request, Stored
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.resume_points import WRITES, pattern_of, unsaved
 from spotchaos.oracles.wording import listed, steps_of
 
@@ -28,44 +28,48 @@ def judge_storage(case: Case) -> Iterator[Finding]:
     if last.attempt.stored is not None and case.is_finished:
         yield from _lost(case, last, last.attempt.stored)
         yield from _cut(case, last, last.attempt.stored)
-    for link in case.links:
-        if link.attempt.stored is not None:
-            yield from _short(link, link.attempt.stored)
-            yield from _ahead(case, link, link.attempt.stored)
+    for resumed in case.links:
+        if resumed.attempt.stored is not None:
+            yield from _short(resumed, resumed.attempt.stored)
+            yield from _ahead(case, resumed, resumed.attempt.stored)
 
 
 # --------------------------------------------------------------- lost
 
 
-def _lost(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
+def _lost(case: Case, resumed: ResumedAttempt, stored: Stored) -> Iterator[Finding]:
     """Judge a run that ended with status 0."""
     for path in _finals(case):
         if path not in stored.objects and not _is_elsewhere(path, case, stored):
             there = sorted(p for p in stored.objects if _shape(p) == _shape(path))
             newest = f", and the newest there is {there[-1]!r}" if there else ""
             refused = _refusal_of(path, case)
-            yield _lost_finding(link, f"{path!r} is not in the store{newest}", refused)
+            yield _lost_finding(
+                resumed, f"{path!r} is not in the store{newest}", refused
+            )
             return
-    for request in unsaved(link.attempt):
+    for request in unsaved(resumed.attempt):
         if request.path in stored.objects:
             said = f"{request.path!r} in the store is older than what was written last"
-            yield _lost_finding(link, said, request)
+            yield _lost_finding(resumed, said, request)
             return
 
 
-def _lost_finding(link: Link, said: str, refused: Request | None) -> Finding:
+def _lost_finding(
+    resumed: ResumedAttempt, said: str, refused: Request | None
+) -> Finding:
     why = ""
     if refused is not None:
         why = f" ({refused.fault} struck {refused.operation}, and nothing came of it)"
     return Finding(
         "upload-lost",
-        f"attempt {link.number} ended with status 0 at step {link.end}, and"
+        f"attempt {resumed.number} ended with status 0 at step {resumed.end}, and"
         f" {said}{why}",
         hint="an upload that fails is a failed save: try again a bounded number of"
         " times, then exit with an error; before the end wait for every upload and ask"
         " the store for the size of what is there",
-        attempt=link.number,
-        step=link.end,
+        attempt=resumed.number,
+        step=resumed.end,
     )
 
 
@@ -115,7 +119,7 @@ def _shape(path: str) -> str:
 # --------------------------------------------------------------- short
 
 
-def _short(link: Link, stored: Stored) -> Iterator[Finding]:
+def _short(resumed: ResumedAttempt, stored: Stored) -> Iterator[Finding]:
     """Name objects that were completed without a part that the store had refused."""
     writes = [r for r in stored.requests if r.kind in WRITES]
     for path, requests in groupby(sorted(writes, key=_by_path), key=_by_path):
@@ -128,13 +132,13 @@ def _short(link: Link, stored: Stored) -> Iterator[Finding]:
                 if missing and path in stored.objects:
                     yield Finding(
                         "short-object",
-                        f"attempt {link.number} completed {path!r} without part"
+                        f"attempt {resumed.number} completed {path!r} without part"
                         f" {listed(r.part for r in missing)}, which the store had"
                         f" refused: {stored.objects[path]} bytes are there",
                         hint="complete an upload only when every part was accepted, with"
                         " a checksum of the whole, and abort it otherwise",
-                        attempt=link.number,
-                        step=link.end,
+                        attempt=resumed.number,
+                        step=resumed.end,
                     )
                     return
                 parts = {}
@@ -144,7 +148,7 @@ def _by_path(request: Request) -> str:
     return request.path
 
 
-def _cut(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
+def _cut(case: Case, resumed: ResumedAttempt, stored: Stored) -> Iterator[Finding]:
     """Name checkpoints that hold much less than those of the same name always do."""
     runs = [run.stored.objects for run in case.baseline.runs if run.stored is not None]
     saved = {PurePosixPath(pattern).name for pattern in case.habit.parts}
@@ -158,8 +162,8 @@ def _cut(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
                 f" {usual} after an uninterrupted run",
                 hint="upload a file only once it is closed and no longer written to, and"
                 " compare the size of the object with that of the file",
-                attempt=link.number,
-                step=link.end,
+                attempt=resumed.number,
+                step=resumed.end,
             )
             return
 
@@ -167,14 +171,14 @@ def _cut(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
 # --------------------------------------------------------------- ahead
 
 
-def _ahead(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
+def _ahead(case: Case, resumed: ResumedAttempt, stored: Stored) -> Iterator[Finding]:
     """Name pointers to what was never stored."""
     first = case.baseline.first.stored
     if first is None:
         return
     accepted = {
         request.path
-        for k in case.links[: case.links.index(link) + 1]
+        for k in case.links[: case.links.index(resumed) + 1]
         if k.attempt.stored is not None
         for request in k.attempt.stored.requests
         if request.is_accepted and request.kind in WRITES
@@ -192,13 +196,13 @@ def _ahead(case: Case, link: Link, stored: Stored) -> Iterator[Finding]:
             if lacking:
                 yield Finding(
                     "pointer-ahead",
-                    f"when attempt {link.number} was over, {path!r} in the store named"
+                    f"when attempt {resumed.number} was over, {path!r} in the store named"
                     f" {word!r}, of which {listed(map(repr, lacking))} had never been"
-                    f" stored ({steps_of(link.trained)} trained)",
+                    f" stored ({steps_of(resumed.trained)} trained)",
                     hint="move the pointer last, and only once the store has accepted"
                     " everything that it names",
-                    attempt=link.number,
-                    step=link.end,
+                    attempt=resumed.number,
+                    step=resumed.end,
                 )
                 return
 

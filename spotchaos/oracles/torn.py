@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from spotchaos.model import Finding, Judgement
-from spotchaos.oracles.lineage import Case, Link
+from spotchaos.oracles.lineage import Case, ResumedAttempt
 from spotchaos.oracles.wording import HINTS, listed, place_of
 
 # What such a checkpoint looks like to who compares whole components.
@@ -29,19 +29,19 @@ Tensors = Mapping[str, str]
 
 def judge_torn(case: Case) -> Iterator[Finding]:
     """Name resumes whose tensors are of different steps; needs `Baseline.tensors`."""
-    for link in case.resumes():
-        saved = {*case.habit.steps, *(save.step for save in link.saved), 0}
-        for rank, trace in sorted(link.attempt.trace.ranks.items()):
+    for resumed in case.resumes():
+        saved = {*case.habit.steps, *(save.step for save in resumed.saved), 0}
+        for rank, trace in sorted(resumed.attempt.trace.ranks.items()):
             table = case.baseline.tensors.get(rank)
             if table is None or 0 not in trace.tensors:
                 continue
             apart = _untied_at(trace.tensors[0], table, saved=saved)
             if apart is not None:
-                yield _tie_lost(link, rank, *apart)
+                yield _tie_lost(resumed, rank, *apart)
                 break
             found = torn(trace.tensors[0], table, saved=saved)
             if found:
-                yield _finding(link, rank, found)
+                yield _finding(resumed, rank, found)
                 break
 
 
@@ -144,32 +144,34 @@ def _untied_at(
     return None
 
 
-def _tie_lost(link: Link, rank: int, step: int, apart: Sequence[str]) -> Finding:
+def _tie_lost(
+    resumed: ResumedAttempt, rank: int, step: int, apart: Sequence[str]
+) -> Finding:
     names = listed(place_of(name) for name in apart[:2])
     return Finding(
         "weights-not-restored",
         f"the program resumed at step {step}, but weights that two modules shared before"
         f" are separate now ({names}): the tie was lost, and they are trained apart",
         hint=HINTS["tied"],
-        attempt=link.number,
+        attempt=resumed.number,
         step=step + 1,
         rank=rank,
         component="weights",
     )
 
 
-def _finding(link: Link, rank: int, found: Mapping[str, int]) -> Finding:
+def _finding(resumed: ResumedAttempt, rank: int, found: Mapping[str, int]) -> Finding:
     first = min(found, key=lambda name: found[name])
     last = max(found, key=lambda name: found[name])
     return Finding(
         "torn-snapshot",
-        f"attempt {link.number} loaded a checkpoint whose tensors are of different"
+        f"attempt {resumed.number} loaded a checkpoint whose tensors are of different"
         f" steps: {_spelled(first)} is of step {found[first]}, {_spelled(last)} of step"
         f" {found[last]}",
         hint="copy every tensor at the step boundary, before the next step, and let the"
         " thread write the copies",
-        attempt=link.number,
-        step=link.joined,
+        attempt=resumed.number,
+        step=resumed.joined,
         rank=rank,
         component=first.partition("/")[0],
     )

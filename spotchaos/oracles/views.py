@@ -12,7 +12,7 @@ from spotchaos.trace.lookup import (
     Join,
     Line,
     Looked,
-    RankLine,
+    RankReference,
     disturbance,
     first_columns,
     is_stream,
@@ -53,7 +53,7 @@ class RankView:
     rank: int
     joined: int
     trace: RankTrace
-    line: RankLine
+    line: RankReference
     looked: Looked
     restored: Mapping[str, int | str]
     disturbed: Mapping[str, int]
@@ -151,7 +151,7 @@ def views_of(
 def _view(
     rank: int,
     trace: RankTrace,
-    line: RankLine,
+    line: RankReference,
     columns: Mapping[str, str],
     joined: int,
     leave_out: Sequence[str],
@@ -201,7 +201,7 @@ def _view(
 
 def _differences(
     trace: RankTrace,
-    line: RankLine,
+    line: RankReference,
     joined: int,
     leave_out: Sequence[str],
     midway: Collection[str],
@@ -220,7 +220,7 @@ def _differences(
 
 
 def _final(
-    trace: RankTrace, line: RankLine, joined: int, leave_out: Sequence[str]
+    trace: RankTrace, line: RankReference, joined: int, leave_out: Sequence[str]
 ) -> tuple[str, ...]:
     """Compare how both ended, if they ended at the same step."""
     last = joined + trace.completed

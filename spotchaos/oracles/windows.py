@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spotchaos.model import Attempt, RankTrace, StepMark
-from spotchaos.trace.lookup import Line, RankLine
+from spotchaos.trace.lookup import Line, RankReference
 
 # What is of all micro-batches of a step.
 _OF_ALL = ("batch", "samples", "loss")
@@ -40,7 +40,7 @@ def with_whole_windows(line: Line, attempt: Attempt, *, joined: int) -> Attempt:
 
 
 def _with_whole_window(
-    line: RankLine | None, trace: RankTrace, joined: int
+    line: RankReference | None, trace: RankTrace, joined: int
 ) -> RankTrace:
     if line is None or not trace.steps or trace.steps[0].step != 1:
         return trace
@@ -77,7 +77,7 @@ def on_the_way(
     }
 
 
-def _on_the_way(line: RankLine, trace: RankTrace, joined: int) -> frozenset[str]:
+def _on_the_way(line: RankReference, trace: RankTrace, joined: int) -> frozenset[str]:
     first = trace.steps[0] if trace.steps else None
     now, there = trace.states.get(0), line.states.get(joined)
     if now is None or there is None or first is None or first.step != 1:

@@ -67,7 +67,7 @@ class LeftByRuns:
         if view is not None:
             view.close()
 
-    def ground(
+    def baseline_context(
         self,
         settings: Settings,
         log: OpLog | None,

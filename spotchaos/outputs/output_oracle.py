@@ -214,7 +214,7 @@ def _was_disturbed(trial: Trial) -> bool:
         or attempt.is_restart
         or attempt.signal is not None
         or attempt.notice_at_s is not None
-        or any(one.times for one in attempt.struck)
+        or any(one.times for one in attempt.injected)
         for attempt in trial.attempts
     )
 

@@ -12,7 +12,7 @@ from spotchaos.errors import PlanError
 from spotchaos.model import Attempt
 from spotchaos.outputs.watching import Watch, is_record
 from spotchaos.persistence.oplog import OpLog
-from spotchaos.planning.edges import Landscape, every_file_op
+from spotchaos.planning.edges import SiteIndex, every_file_op
 
 # Of the ops between two records, so many are interrupted at.
 MOST_BETWEEN = 4
@@ -39,9 +39,9 @@ class Places:
         requests = () if first.stored is None else first.stored.requests
         self._uploads = sum(request.made_object for request in requests)
 
-    def landscape(self, file_ops: int | None) -> Landscape:
+    def site_index(self, file_ops: int | None) -> SiteIndex:
         """Return what reports say of it: a record is what a step is in a training."""
-        return Landscape(
+        return SiteIndex(
             horizon=len(self.records),
             counts={"record": len(self.records), "forward": self._forwards},
             file_ops=file_ops,
@@ -54,7 +54,7 @@ class Places:
             PlanError: this machine has no file sites, and one is asked for.
         """
         found: list[Plan] = []
-        land = self.landscape(self._last or None)
+        site_index = self.site_index(self._last or None)
         for text in settings.kill_at:
             if text == "random":
                 found += self._drawn(random.Random(settings.seed), settings.trials)
@@ -63,7 +63,7 @@ class Places:
             elif text == "every-step":
                 found += [Plan((one,), drawn=True) for one in self._every_record()]
             elif text == "every-file-op":
-                found += every_file_op(land)
+                found += every_file_op(site_index)
             else:
                 found.append(self._settled(Plan.parse(text)))
         return found

@@ -118,7 +118,7 @@ class _Comparison:
                 if left and left[-1].path == sheet.path:
                     left[-1].is_last = left[-1].number == number
             except TornError as error:
-                self._tell("torn", sheet.path, detail=str(error))
+                self._emit("torn", sheet.path, detail=str(error))
         return left, more
 
     def _of_base(self, counts: dict[int, int]) -> tuple[list[_Left], int]:
@@ -149,19 +149,19 @@ class _Comparison:
         for one in seen:
             key = self._key_of(one)
             if one.is_known:
-                self._tell("repeated", one.path, one)
+                self._emit("repeated", one.path, one)
             elif self._is_torn(one):
                 gone |= self._pieces(one, base)
-                self._tell("torn", one.path, one, detail=_quoted(one.raw))
+                self._emit("torn", one.path, one, detail=_quoted(one.raw))
             elif key is not None and by_key.get(key):
                 other = by_key[key].pop(0)
                 gone.add(id(other))
                 if one.is_last and other.raw.startswith(one.raw):
-                    self._tell("torn", one.path, one, detail=_quoted(one.raw))
+                    self._emit("torn", one.path, one, detail=_quoted(one.raw))
                 else:
                     self._tell_parting(other, one)
             elif key is not None and key in known:
-                self._tell("repeated", one.path, one)
+                self._emit("repeated", one.path, one)
             else:
                 rest.append(one)
         self._match_rest(rest, [b for b in base if id(b) not in gone])
@@ -173,15 +173,15 @@ class _Comparison:
             if gone:
                 seen.remove(one)
                 base = [b for b in base if id(b) not in gone]
-                self._tell("torn", one.path, one, detail=_quoted(one.raw))
+                self._emit("torn", one.path, one, detail=_quoted(one.raw))
         if self.key is None and len(seen) == len(base):
             for other, one in zip(base, seen, strict=True):
                 self._tell_parting(other, one)
             return
         for one in seen:
-            self._tell("foreign", one.path, one)
+            self._emit("foreign", one.path, one)
         for one in base:
-            self._tell("missing", one.path, one)
+            self._emit("missing", one.path, one)
 
     def _is_torn(self, one: _Left) -> bool:
         return one.fields is None and self.kind in ("json", "csv")
@@ -236,7 +236,7 @@ class _Comparison:
     def _tell_parting(self, base: _Left, seen: _Left) -> None:
         """Tell of one record with other content: its first field that is not the same."""
         if self.kind == "array" and not any(seen.raw) and any(base.raw):
-            self._tell("missing", seen.path, seen, detail="it holds zeros")
+            self._emit("missing", seen.path, seen, detail="it holds zeros")
             return
         ours, theirs = base.fields or {}, seen.fields or {}
         names = list(dict.fromkeys([*ours, *theirs]))
@@ -247,9 +247,9 @@ class _Comparison:
             if self.rules.within(wanted, got):
                 continue
             if got is None and wanted is not _UNKNOWN:
-                self._tell("missing", seen.path, seen, detail=f"its {name} is empty")
+                self._emit("missing", seen.path, seen, detail=f"its {name} is empty")
                 return
-            self._tell(
+            self._emit(
                 "differ",
                 seen.path,
                 seen,
@@ -259,7 +259,7 @@ class _Comparison:
             )
             return
 
-    def _tell(
+    def _emit(
         self, kind: str, path: str, one: _Left | None = None, **more: str
     ) -> None:
         record = None
@@ -289,7 +289,7 @@ class _Comparison:
                 if mine is None or theirs is None:
                     return
                 if mine[1] != theirs[1]:
-                    self._tell(
+                    self._emit(
                         "differ",
                         sheet.path,
                         _Left(sheet.path, theirs[0], None, theirs[3], None),

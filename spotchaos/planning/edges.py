@@ -14,7 +14,7 @@ MOST_GAPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Landscape:
+class SiteIndex:
     """What a baseline shows of where interruptions can land, on rank 0.
 
     `saves` are pairs (steps completed when the save began, its number n). `inside_saves`
@@ -31,7 +31,7 @@ class Landscape:
     moments: Moments = field(default_factory=Moments)  # gaps between file ops
 
 
-def edges(land: Landscape) -> list[Plan]:
+def edges(site_index: SiteIndex) -> list[Plan]:
     """Return the plans in which interrupted programs go wrong most often, in order.
 
     Step 1, before the first save, the begin of a save, inside it (where file sites are),
@@ -40,38 +40,38 @@ def edges(land: Landscape) -> list[Plan]:
     start after the finish. None is drawn by chance.
     """
     found: list[list[KillPoint]] = [[step_end(1)]]
-    saves = list(land.saves)
+    saves = list(site_index.saves)
     if saves:
         first_step = saves[0][0]
         if first_step > 2:
             found.append([step_end(first_step - 1)])
         middle_step, middle_n = saves[len(saves) // 2]
         found.append([KillPoint(site="save-begin", occurrence=middle_n)])
-        found += [[point] for point in list(land.inside_saves)[:3]]
+        found += [[point] for point in list(site_index.inside_saves)[:3]]
         found.append([KillPoint(site="save-end", occurrence=middle_n)])
-        after = min(middle_step + 1, land.horizon)
+        after = min(middle_step + 1, site_index.horizon)
         found.append([step_end(after)])
-        if middle_step + 2 < land.horizon:
+        if middle_step + 2 < site_index.horizon:
             found.append([step_end(after), step_end(1)])
             found.append([step_end(after), KillPoint(site="load-begin", occurrence=1)])
-    for step in list(land.epoch_ends)[:2]:
-        if 0 < step < land.horizon:
+    for step in list(site_index.epoch_ends)[:2]:
+        if 0 < step < site_index.horizon:
             found.append([step_end(step)])
-    found.append([step_end(land.horizon)])
-    found += [[point] for point in _gap_points(land)]
+    found.append([step_end(site_index.horizon)])
+    found += [[point] for point in _gap_points(site_index)]
     plans = [Plan(tuple(points), drawn=True) for points in found]
     unique = list(dict.fromkeys(plans))
     return [*unique, Plan((), drawn=True, after_finish=True)]
 
 
-def _gap_points(land: Landscape) -> list[KillPoint]:
+def _gap_points(site_index: SiteIndex) -> list[KillPoint]:
     """Return a kill point in the middle one of the gaps of each telling name.
 
     First those in which a name was made or removed, then those before the first step;
     between two files of a save come last.
     """
     chosen = []
-    for moments in land.moments.gaps.values():
+    for moments in site_index.moments.gaps.values():
         middle = moments[len(moments) // 2]
         if middle.is_telling:
             chosen.append(middle)
@@ -79,25 +79,25 @@ def _gap_points(land: Landscape) -> list[KillPoint]:
     return [moment.point for moment in chosen[:MOST_GAPS]]
 
 
-def every_step(land: Landscape) -> list[Plan]:
+def every_step(site_index: SiteIndex) -> list[Plan]:
     """Return a plan for each step of the baseline."""
-    return [Plan((step_end(n),), drawn=True) for n in range(1, land.horizon + 1)]
+    return [Plan((step_end(n),), drawn=True) for n in range(1, site_index.horizon + 1)]
 
 
-def every_file_op(land: Landscape) -> list[Plan]:
+def every_file_op(site_index: SiteIndex) -> list[Plan]:
     """Return a plan for each recorded file operation.
 
     Raises:
         PlanError: this machine has no file sites.
     """
-    if land.file_ops is None:
+    if site_index.file_ops is None:
         raise PlanError(
             "'every-file-op' needs file sites, which are off on this machine",
             hint="ask `spotchaos doctor` why",
         )
     return [
         Plan((KillPoint(site="file-op", occurrence=n, over_all=True),), drawn=True)
-        for n in range(1, land.file_ops + 1)
+        for n in range(1, site_index.file_ops + 1)
     ]
 
 

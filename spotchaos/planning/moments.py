@@ -85,7 +85,7 @@ class Moments:
         index = bisect_right(self.all, made, key=lambda moment: moment.op)
         return self.all[index - 1] if index else None
 
-    def struck(self, point: KillPoint) -> tuple[Moment | None, str]:
+    def injected(self, point: KillPoint) -> tuple[Moment | None, str]:
         """Return where a kill of the first attempt strikes, and what else is on disk.
 
         The second is not empty where a write is cut.
@@ -100,8 +100,8 @@ class Moments:
 
     def not_struck(self, plans: Iterable[Plan]) -> list[str]:
         """Return the names of gaps in which no first kill of these plans strikes."""
-        struck = [self.struck(plan.points[0])[0] for plan in plans if plan.points]
-        known = {moment.gap for moment in struck if moment is not None}
+        injected = [self.injected(plan.points[0])[0] for plan in plans if plan.points]
+        known = {moment.gap for moment in injected if moment is not None}
         return [gap for gap in self.gaps if gap not in known]
 
 

@@ -197,7 +197,7 @@ class Saves:
                     paths[new + path[len(old) :]] = None
                     known = True
         if known:
-            self._tell_at_once()
+            self._emit_at_once()
         if known or not matters(new) or is_log(new):
             return
         if not self.is_open and not self.is_nested():
@@ -240,10 +240,10 @@ class Saves:
         self.leave()
         with self._lock:
             self._writers -= 1
-        self._tell_at_once()
+        self._emit_at_once()
 
     @shield
-    def _tell_at_once(self) -> None:
+    def _emit_at_once(self) -> None:
         """Name what was written by a child that only saves: it may end without a word."""
         if SESSION.is_child and self.is_open and not SESSION.steps:
             paths = [shown(path) for path in self._paths]

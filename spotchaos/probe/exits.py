@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.checkpoint_io import SAVES
-from spotchaos.probe.paths import is_installed, told_of
+from spotchaos.probe.paths import is_installed, static_attribute
 from spotchaos.probe.record import raised
 from spotchaos.probe.sample import KEEPER
 from spotchaos.probe.session import SESSION, shield
@@ -106,9 +106,9 @@ def mark_optimizer(index: int, optimizer: Any, **more: Any) -> None:
 def _modules() -> list[list[str]]:
     """Return name and file of every imported module, in the order of their import."""
     return [
-        [name, told_of(module, "__file__") or ""]
+        [name, static_attribute(module, "__file__") or ""]
         for name, module in list(sys.modules.items())
-        if told_of(module, "__spec__") is not None
+        if static_attribute(module, "__spec__") is not None
     ]
 
 

@@ -15,7 +15,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from spotchaos.probe.components import LOADERS, generators
-from spotchaos.probe.paths import is_installed, told_of
+from spotchaos.probe.paths import is_installed, static_attribute
 from spotchaos.probe.reach import own_modules, reached
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _of_libraries(generators: list[Any]) -> list[Any]:
         # A module's names tell its own; a class's, the module that it is of.
         owner = referrer.get("__module__") or referrer.get("__name__")
         module = sys.modules.get(owner) if isinstance(owner, str) else None
-        file = told_of(module, "__file__")
+        file = static_attribute(module, "__file__")
         if isinstance(file, str) and is_installed(file):
             kept.update(map(id, list(referrer.values())))
     return [one for one in generators if id(one) in kept]

@@ -40,7 +40,7 @@ def is_installed(file: str) -> bool:
     return _INSTALLED.search(file) is not None
 
 
-def told_of(module: Any, name: str) -> Any:
+def static_attribute(module: Any, name: str) -> Any:
     """Return what a module itself says under a name; None if it says nothing.
 
     Its `__getattr__` is not asked: a lazy module would be imported by that, or fail.

@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spotchaos.probe.paths import is_installed, told_of
+from spotchaos.probe.paths import is_installed, static_attribute
 from spotchaos.probe.session import SESSION
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ _CARRIERS = (types.MethodType, types.GeneratorType, types.CellType, partial)
 def own_modules() -> Iterator[Any]:
     """Yield the modules that lie in the program's folder or beside its script."""
     main = sys.modules.get("__main__")
-    script = told_of(main, "__file__")
+    script = static_attribute(main, "__file__")
     folders = {
         SESSION.orders["folder"],
         script and os.path.dirname(os.path.abspath(script)),
     }
     near = tuple(os.path.join(folder, "") for folder in folders if folder)
     for module in list(sys.modules.values()):
-        file = told_of(module, "__file__")
+        file = static_attribute(module, "__file__")
         # The folder may hold the whole interpreter, as one with a virtual environment.
         if isinstance(file, str) and file.startswith(near) and not is_installed(file):
             yield module
@@ -54,7 +54,7 @@ def reached(kind: type, more: Iterable[Any]) -> list[Any]:
         more: other objects to begin at, as the data sets of loaders.
     """
     modules = [sys.modules.get("__main__"), *own_modules()]
-    names = {told_of(module, "__name__") for module in modules}
+    names = {static_attribute(module, "__name__") for module in modules}
     waiting = deque([*more, *(vars(m) for m in modules if m is not None)])
     waiting.extend(_locals(names))
     # Kept while we look: another object may get the number of one that went.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from spotchaos.trace.format import (
     HALTED_SLOT,
+    INJECTED_SLOT,
     LOST_SUFFIX,
     MOMENT_SLOT,
     STEPS_SLOT,
-    STRUCK_SLOT,
     Counters,
     encode,
     site_slot,
@@ -147,9 +147,9 @@ class Record:
     def set_halted(self, *, halted: bool) -> None:
         self._set(HALTED_SLOT, int(halted))
 
-    def is_struck(self) -> bool:
+    def is_injected(self) -> bool:
         """Tell whether the first signal has been sent, as the harness says."""
-        return self._counters is not None and self._counters.get(STRUCK_SLOT) == 1
+        return self._counters is not None and self._counters.get(INJECTED_SLOT) == 1
 
     def forget(self) -> None:
         """Leave the parent's files to the parent: called in a forked child."""

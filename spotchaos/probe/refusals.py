@@ -63,11 +63,11 @@ class Refusals:
             return
         if event != "open":
             self._opened.discard(path)
-            self._strike((_KINDS[event],), path)
+            self._inject((_KINDS[event],), path)
             return
         flags = arguments[2] if len(arguments) > 2 else 0
         if isinstance(flags, int) and flags & _WRITING:
-            self._strike(("open", "write"), path, emptied=bool(flags & os.O_TRUNC))
+            self._inject(("open", "write"), path, emptied=bool(flags & os.O_TRUNC))
             self._opened.add(path)
 
     def _written(self, path: Any) -> None:
@@ -78,13 +78,13 @@ class Refusals:
         if found in self._opened:
             self._opened.discard(found)
             return
-        self._strike(("open", "write"), found, emptied=True)
+        self._inject(("open", "write"), found, emptied=True)
 
     def _syncing(self, original: Any) -> Any:
         def sync(fd: Any) -> Any:
             path = _path(fd if isinstance(fd, int) else fd.fileno())
             if path is not None and self._is_meant(path):
-                self._strike(("fsync",), path)
+                self._inject(("fsync",), path)
             return original(fd)
 
         return sync
@@ -92,7 +92,7 @@ class Refusals:
     def _is_meant(self, path: str) -> bool:
         return matters(path) and (SAVES.is_open or looks_like_checkpoint(path))
 
-    def _strike(
+    def _inject(
         self, kinds: tuple[str, ...], path: str, *, emptied: bool = False
     ) -> None:
         for fault, seen in self._faults:
@@ -102,7 +102,7 @@ class Refusals:
             more = fault["onwards"] and seen[0] > fault["nth"]
             if seen[0] != fault["nth"] and not more:
                 continue
-            self._tell(fault["text"], path)
+            self._emit(fault["text"], path)
             if fault["delay_s"]:
                 sleep(fault["delay_s"])
                 continue
@@ -117,7 +117,7 @@ class Refusals:
         finally:
             self._busy.now = False
 
-    def _tell(self, text: str, path: str) -> None:
+    def _emit(self, text: str, path: str) -> None:
         if SESSION.record is None:
             return
         line = {"fault": text, "t": monotonic(), "path": inside(path) or path}

@@ -185,7 +185,7 @@ class Session:
         before the process could read any message.
         """
         assert self.record is not None
-        if not self._since and not self.record.is_struck():
+        if not self._since and not self.record.is_injected():
             return
         count = self._since[name] = self._since.get(name, 0) + 1
         rank = self.rank()[0]

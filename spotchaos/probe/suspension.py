@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class Course:
+class AttemptController:
     """One flag for all threads: what other threads do meanwhile belongs to it."""
 
     def __init__(self) -> None:
         self.is_busy = False
 
 
-COURSE = Course()
+COURSE = AttemptController()

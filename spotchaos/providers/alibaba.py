@@ -108,7 +108,7 @@ class AlibabaMetadata:
         }
         told = [n for n in self.notices if n.is_readable(now)]
         if told:
-            release = told[-1].told_deadline
+            release = told[-1].announced_deadline
             items[self.ITEM] = f"{release:%Y-%m-%dT%H:%M:%SZ}"
         elif self.absent == "empty":
             items[self.ITEM] = ""

@@ -166,10 +166,13 @@ class AwsMetadata:
             told = notice.is_readable(now)
             if notice.kind in ACTIONS:
                 # If a termination fails, the old time stays, then in the past.
-                items["spot/termination-time"] = _instant(notice.told_deadline)
+                items["spot/termination-time"] = _instant(notice.announced_deadline)
                 if told:
                     items["spot/instance-action"] = json.dumps(
-                        {"action": notice.kind, "time": _instant(notice.told_deadline)}
+                        {
+                            "action": notice.kind,
+                            "time": _instant(notice.announced_deadline),
+                        }
                     )
             elif notice.kind == "rebalance" and told:
                 items["events/recommendations/rebalance"] = json.dumps(
@@ -261,7 +264,7 @@ def _maintenance(notice: Notice, code: str, now: datetime) -> str:
     elif notice.phase(now) is Phase.GONE:
         state = "completed"
     form = "%-d %b %Y %H:%M:%S GMT"
-    begins = notice.told_deadline
+    begins = notice.announced_deadline
     return json.dumps(
         [
             {

@@ -174,7 +174,7 @@ class AzureMetadata:
             "EventType": notice.kind,
             "ResourceType": "VirtualMachine",
             "Resources": [self.vm] if notice.is_for_us else list(self.others),
-            "NotBefore": "" if has_started else self._moment(notice.told_deadline),
+            "NotBefore": "" if has_started else self._moment(notice.announced_deadline),
         }
         if version >= _SOURCE_SINCE:
             event |= {"Description": _description(notice), "EventSource": "Platform"}

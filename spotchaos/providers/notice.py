@@ -87,7 +87,7 @@ class Notice:
         return self.acknowledged_at is not None and now >= self.acknowledged_at
 
     @property
-    def told_deadline(self) -> datetime:
+    def announced_deadline(self) -> datetime:
         """The deadline as answers tell it, in UTC and whole seconds, rounded up.
 
         Rounded down, a window of less than a second would begin with a time that has

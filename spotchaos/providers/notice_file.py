@@ -30,7 +30,7 @@ class PlainNotice:
         if request.path != self.PATH or not told:
             note = "" if request.path == self.PATH else "unknown path"
             return replace(self.refusal(404), note=note)
-        at = told[-1].told_deadline
+        at = told[-1].announced_deadline
         body = {"kind": told[-1].kind, "deadline": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
         return Response(body=json.dumps(body).encode(), content_type="application/json")
 

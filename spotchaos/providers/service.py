@@ -87,18 +87,18 @@ class _Armed:
     begins: datetime | None = None
     until: datetime | None = None
 
-    def strikes(self, request: Request, now: datetime) -> bool:
+    def injects(self, request: Request, now: datetime) -> bool:
         """Count a request, and tell whether it is struck."""
         if self.begins is not None and now < self.begins:
             return False
         # Tokens that lose their value at a moment do so before whatever comes next.
         is_first = self.begins is not None and self.fault.is_of_tokens and not self.seen
-        if not is_first and not self.fault.can_strike(request):
+        if not is_first and not self.fault.can_inject(request):
             return False
         self.seen += 1
         if self.until is not None:
             return now < self.until
-        return self.fault.strikes(self.seen)
+        return self.fault.injects(self.seen)
 
 
 class NoticeService:
@@ -304,7 +304,7 @@ class NoticeService:
         Returns:
             A response whose delivery is anything but HOLD.
         """
-        response = self._struck(request)
+        response = self._injected(request)
         if response is None:
             response = self._reply(request, is_connected, patience_s)
         self._note(request, response)
@@ -320,12 +320,12 @@ class NoticeService:
         asked = provider.documents(now)
         return {name: provider.reply(request, now) for name, request in asked.items()}
 
-    def _struck(self, request: Request) -> Response | None:
+    def _injected(self, request: Request) -> Response | None:
         """Apply the armed faults; return what the client gets instead, or None."""
         with self._changed:
             now = self.clock.now()
-            struck = [one for one in self._faults if one.strikes(request, now)]
-            names = [armed.fault.name for armed in struck]
+            injected = [one for one in self._faults if one.injects(request, now)]
+            names = [armed.fault.name for armed in injected]
             for name in names:
                 if name == "token-required":
                     self._provider = self._provider.requiring_tokens()

@@ -57,7 +57,7 @@ class ServiceFault:
         first, last = read_count(text, count) if colon else (1, 1)
         return cls(name, first, last)
 
-    def can_strike(self, request: Request) -> bool:
+    def can_inject(self, request: Request) -> bool:
         """Tell whether `request` is one of those that this fault counts."""
         is_token_request = request.method == "PUT"
         if self.name == "hop-limit":
@@ -71,7 +71,7 @@ class ServiceFault:
         """Whether it changes which tokens are good: it happens once, and stays."""
         return self.name.startswith("token-")
 
-    def strikes(self, number: int) -> bool:
+    def injects(self, number: int) -> bool:
         """Tell whether it strikes the `number`th request that it can strike, from 1."""
         return self.first <= number <= self.last
 

@@ -33,7 +33,7 @@ class TencentMetadata:
         told = [n for n in self.notices if n.is_readable(now)]
         if not told:
             return self.refusal(404)
-        at = told[-1].told_deadline
+        at = told[-1].announced_deadline
         return Response(body=f"{at:%Y-%m-%dT%H:%M:%SZ}".encode())
 
     def with_notices(self, notices: tuple[Notice, ...]) -> Self:

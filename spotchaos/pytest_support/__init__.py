@@ -28,7 +28,7 @@ from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
 from spotchaos.events import Event, Outcome
 from spotchaos.model import Finding, Verdict
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 from spotchaos.report.document import make_document
 from spotchaos.report.formats import render
 from spotchaos.report.screen import plain, screen
@@ -51,7 +51,7 @@ class Session:
     writes into a view of its own, so that it stays empty.
     """
 
-    groundworks: Groundworks
+    shared_baselines: SharedBaselines
     empty: Path
 
 
@@ -63,13 +63,13 @@ def session_of(config: pytest.Config) -> Session:
     if _SESSION not in config.stash:
         factory: pytest.TempPathFactory = config._tmp_path_factory  # type: ignore[attr-defined]  # noqa: SLF001 - scenario items have no fixtures
         session = Session(
-            Groundworks(
+            SharedBaselines(
                 ready=[SPECIMENS], ready_modules=["spotchaos.training"], vouches=True
             ),
             factory.mktemp("empty", numbered=True),
         )
         config.stash[_SESSION] = session
-        config.add_cleanup(session.groundworks.close)
+        config.add_cleanup(session.shared_baselines.close)
     return config.stash[_SESSION]
 
 
@@ -160,7 +160,7 @@ class Harness:
         )
         return carry_out(
             settings,
-            layer=session_of(self._config).groundworks.layer,
+            layer=session_of(self._config).shared_baselines.layer,
             report_folder=report_folder(self._config),
         )
 

@@ -86,7 +86,7 @@ class ScenarioItem(pytest.Item):
                 folder=folder,
                 reference_trainer=command == REFERENCE,
             ),
-            layer=session_of(self.config).groundworks.layer,
+            layer=session_of(self.config).shared_baselines.layer,
             report_folder=report_folder(self.config),
         )
         unmet = scenario.expect.unmet(report.outcome)

@@ -15,7 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from spotchaos.campaign.baseline import BaselineFailed, Groundwork, Tell, lay
+from spotchaos.campaign.baseline import (
+    BaselineContext,
+    BaselineFailed,
+    Emit,
+    prepare_baseline,
+)
 from spotchaos.clock import SystemClock
 from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
@@ -81,14 +86,14 @@ OF_REFERENCE = (
 
 
 @dataclass(slots=True)
-class _Laid:
-    ground: Groundwork | None
+class _Prepared:
+    baseline_context: BaselineContext | None
     failed: BaselineFailed | None
     uses: int = 0
     resources: ExitStack = field(default_factory=ExitStack)
 
 
-class Groundworks:
+class SharedBaselines:
     """Lays groundwork, and hands it out again; use `layer` as a campaign's.
 
     Args:
@@ -109,12 +114,14 @@ class Groundworks:
     ) -> None:
         self._ready = tuple(folder.resolve() for folder in ready)
         self._ready_modules = frozenset(ready_modules)
-        self._laid: OrderedDict[Hashable, _Laid] = OrderedDict()
+        self._prepared: OrderedDict[Hashable, _Prepared] = OrderedDict()
         self._vouches = vouches
         self._zygotes: dict[Hashable, Zygote] = {}
         self._mechanisms: Mechanisms | None = None
 
-    def layer(self, settings: Settings, program: Program, tell: Tell) -> Groundwork:
+    def layer(
+        self, settings: Settings, program: Program, emit: Emit
+    ) -> BaselineContext:
         """Return groundwork for these settings: laid now, or for an equal run before.
 
         Raises:
@@ -122,34 +129,34 @@ class Groundworks:
             HarnessError: we could not do our part.
         """
         key = _key(settings)
-        laid = self._laid.pop(key, None)
-        if laid is None:
+        prepared = self._prepared.pop(key, None)
+        if prepared is None:
             self._make_room()
-            laid = self._lay(settings, program, tell)
-        self._laid[key] = laid
-        laid.uses += 1
-        if laid.failed is not None:
-            raise laid.failed
-        assert laid.ground is not None
-        return laid.ground
+            prepared = self._lay(settings, program, emit)
+        self._prepared[key] = prepared
+        prepared.uses += 1
+        if prepared.failed is not None:
+            raise prepared.failed
+        assert prepared.baseline_context is not None
+        return prepared.baseline_context
 
     def close(self) -> None:
         """Remove everything; safe to call twice."""
-        while self._laid:
-            self._laid.popitem()[1].resources.close()
+        while self._prepared:
+            self._prepared.popitem()[1].resources.close()
         while self._zygotes:
             self._zygotes.popitem()[1].close()
 
     def _make_room(self) -> None:
-        while len(self._laid) >= MOST_KEPT:
+        while len(self._prepared) >= MOST_KEPT:
             # What most scenarios try is kept, however many others come between.
-            least = min(self._laid, key=lambda key: self._laid[key].uses)
-            self._laid.pop(least).resources.close()
+            least = min(self._prepared, key=lambda key: self._prepared[key].uses)
+            self._prepared.pop(least).resources.close()
 
-    def _lay(self, settings: Settings, program: Program, tell: Tell) -> _Laid:
+    def _lay(self, settings: Settings, program: Program, emit: Emit) -> _Prepared:
         if self._mechanisms is None:
             self._mechanisms = find_mechanisms()
-        laid = _Laid(None, None)
+        prepared = _Prepared(None, None)
         with ExitStack() as resources:
             workspace = resources.enter_context(
                 Workspace(
@@ -161,22 +168,22 @@ class Groundworks:
             )
             zygote = self._zygote_for(program, workspace) if settings.warm else None
             try:
-                laid.ground = lay(
+                prepared.baseline_context = prepare_baseline(
                     settings,
                     program,
                     workspace,
-                    tell,
+                    emit,
                     clock=SystemClock(),
                     zygote=zygote,
                 )
             except BaselineFailed as failed:
-                laid.failed = failed
+                prepared.failed = failed
             else:
-                raised = laid.ground.stage.zygote
+                raised = prepared.baseline_context.trial_context.zygote
                 if raised is not None and raised is not zygote:
                     resources.callback(raised.close)
-            laid.resources = resources.pop_all()
-        return laid
+            prepared.resources = resources.pop_all()
+        return prepared
 
     def _zygote_for(self, program: Program, workspace: Workspace) -> Zygote | None:
         """Return a zygote that has imported torch, for a program that is trusted to it."""

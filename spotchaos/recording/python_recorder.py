@@ -10,7 +10,7 @@ from spotchaos.errors import HarnessError
 from spotchaos.launch.isolation.view import View
 from spotchaos.model import Attempt, Ended
 from spotchaos.persistence import oplog
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 NOT_SEEN = (
@@ -21,14 +21,16 @@ NOT_SEEN = (
 )
 
 
-def announced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:
+def python_recorded_run(
+    trial_context: TrialContext, view: View
+) -> tuple[Attempt, oplog.OpLog]:
     """Run the program once, with the probe recording what Python announces.
 
     Raises:
         HarnessError: nothing was recorded, or not to the end.
     """
     told = view.temporary / "ops"
-    attempt = run_attempt(stage, view, None, orders={"record": str(told)})
+    attempt = run_attempt(trial_context, view, None, orders={"record": str(told)})
     path = view.host(told)
     if not path.exists():
         raise HarnessError(
@@ -37,7 +39,7 @@ def announced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:
         )
     log = oplog.read(path)
     if log.data is not None:
-        kept = stage.workspace.scratch / f"{view.name}.data"
+        kept = trial_context.workspace.scratch / f"{view.name}.data"
         log = replace(log, data=Path(shutil.move(log.data, kept)))
     if not log.complete and attempt.ended is Ended.FINISHED:
         raise HarnessError("the recording of file operations broke off")

@@ -22,7 +22,7 @@ from spotchaos.persistence.history import History, Layout
 from spotchaos.persistence.materialise import Materialiser
 from spotchaos.persistence.oplog import FileOp
 from spotchaos.persistence.tokens import StateToken
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 # A file that names a checkpoint is small.
@@ -92,7 +92,11 @@ class Recorded:
 
 
 def recorded_attempt(
-    stage: Stage, view: View, earlier: Sequence[Attempt], *, files: FileOrders
+    trial_context: TrialContext,
+    view: View,
+    earlier: Sequence[Attempt],
+    *,
+    files: FileOrders,
 ) -> tuple[Attempt, oplog.OpLog | None]:
     """Carry out an attempt that is left alone, with its file ops recorded.
 
@@ -102,10 +106,10 @@ def recorded_attempt(
     logs: list[oplog.OpLog] = []
 
     def take(path: Path) -> None:
-        logs.append(with_own_data(oplog.read(path), stage, view))
+        logs.append(with_own_data(oplog.read(path), trial_context, view))
 
     attempt = run_attempt(
-        stage,
+        trial_context,
         view,
         None,
         earlier=earlier,
@@ -149,27 +153,31 @@ def recorded_of(
     return Recorded(attempt, history, began_s, own, earlier, plan)
 
 
-def linked_start(stage: Stage, name: str, out: Path | None = None) -> Path:
+def linked_start(
+    trial_context: TrialContext, name: str, out: Path | None = None
+) -> Path:
     """Return a folder that leads to the watched ones as they were before a run.
 
     Args:
-        stage: whose program folder is watched.
+        trial_context: whose program folder is watched.
         name: of the folder, among our own.
         out: the folder of output; None: it was empty, and nothing in it is asked for.
     """
-    folder = stage.workspace.scratch / name
+    folder = trial_context.workspace.scratch / name
     folder.mkdir(exist_ok=True)
-    for root, target in (("0", stage.program.folder), ("1", out)):
+    for root, target in (("0", trial_context.program.folder), ("1", out)):
         if target is not None and not (folder / root).is_symlink():
             (folder / root).symlink_to(target)
     return folder
 
 
-def with_own_data(log: oplog.OpLog, stage: Stage, view: View) -> oplog.OpLog:
+def with_own_data(
+    log: oplog.OpLog, trial_context: TrialContext, view: View
+) -> oplog.OpLog:
     """Return a log whose bytes outlive the view in which it was made."""
     if log.data is None:
         return log
-    kept = stage.workspace.scratch / f"{view.name}.data"
+    kept = trial_context.workspace.scratch / f"{view.name}.data"
     return replace(log, data=log.data.rename(kept))
 
 

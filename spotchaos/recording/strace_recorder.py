@@ -8,25 +8,27 @@ from spotchaos.launch.isolation.view import View
 from spotchaos.launch.supervisor import strace
 from spotchaos.model import Attempt
 from spotchaos.persistence import oplog
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 from spotchaos.trial.trial import run_attempt
 
 
-def traced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:
+def strace_run(trial_context: TrialContext, view: View) -> tuple[Attempt, oplog.OpLog]:
     """Run the program once under strace, and read what it did to its folders.
 
     Raises:
         HarnessError: a write was longer than strace was told to show.
     """
     trace = view.temporary / "strace"
-    empty = stage.workspace.scratch / "empty"
+    empty = trial_context.workspace.scratch / "empty"
     empty.mkdir(exist_ok=True)
-    folder = stage.program.folder
+    folder = trial_context.program.folder
     # The folder for output is new and empty in every view; it lies in none of ours.
     start = strace.scan([str(folder), str(empty)])
-    command = tuple(strace.command(stage.program.command, trace))
-    program = replace(stage.program, command=command)
-    attempt = run_attempt(replace(stage, program=program, zygote=None), view, None)
+    command = tuple(strace.command(trial_context.program.command, trace))
+    program = replace(trial_context.program, command=command)
+    attempt = run_attempt(
+        replace(trial_context, program=program, zygote=None), view, None
+    )
     log = strace.parse(
         view.host(trace),
         [str(view.runs_in), str(view.out)],
@@ -34,9 +36,9 @@ def traced_run(stage: Stage, view: View) -> tuple[Attempt, oplog.OpLog]:
         cwd=str(view.runs_in),
     )
     # strace counts from the epoch, traces in CLOCK_MONOTONIC.
-    began_s = stage.clock.monotonic() - stage.clock.now().timestamp()
+    began_s = trial_context.clock.monotonic() - trial_context.clock.now().timestamp()
     header = {**log.header, "began_s": began_s}
-    attempt = replace(attempt, command=stage.program.command)
+    attempt = replace(attempt, command=trial_context.program.command)
     return attempt, replace(log, header=header)
 
 

@@ -170,10 +170,10 @@ def attempt_entry(
             "asked_after": played.asked_after,
             "refused": played.refused,
         }
-    if attempt.struck:
+    if attempt.injected:
         found["faults"] = [
             {"fault": o.fault, "kind": o.kind, "struck": o.times, "path": o.path}
-            for o in attempt.struck
+            for o in attempt.injected
         ]
     if attempt.trouble is not None:
         found["trouble"] = attempt.trouble
@@ -186,17 +186,17 @@ def attempt_entry(
         str(rank): dict(components) for rank, components in resume.restored.items()
     }
     if resume.divergence is not None:
-        parted = resume.divergence
+        split_at_restarts = resume.divergence
         found["divergence"] = {
-            "step": parted.step,
-            "rank": parted.rank,
-            "components": list(parted.components),
-            "tensor": parted.tensor,
-            "elements": parted.elements,
-            "max_ulp": parted.max_ulp,
+            "step": split_at_restarts.step,
+            "rank": split_at_restarts.rank,
+            "components": list(split_at_restarts.components),
+            "tensor": split_at_restarts.tensor,
+            "elements": split_at_restarts.elements,
+            "max_ulp": split_at_restarts.max_ulp,
             "curve": [
                 {"step": step, "elements": elements, "max_ulp": ulp}
-                for step, elements, ulp in parted.curve
+                for step, elements, ulp in split_at_restarts.curve
             ],
         }
     return found

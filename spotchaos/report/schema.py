@@ -97,7 +97,7 @@ class Fault(Struct):
     """A fault that struck, and how often."""
 
     fault: str
-    struck: Count
+    injected: Count
     path: str | None = None
 
 

@@ -64,9 +64,9 @@ def _moments(
         found.append(moment(attempt.notice_at_s, what, attempt.signalled_step))
     for sent in attempt.sent:
         if sent.at_s != attempt.notice_at_s:
-            told = {"signal": sent.signal, "to": sent.whom}
+            told = {"signal": sent.signal, "to": sent.target}
             found.append({**moment(sent.at_s, "signal", sent.step), **told})
-    for fault in attempt.struck:
+    for fault in attempt.injected:
         if fault.times and fault.at_s is not None:
             done = 0 if rank is None else sum(m.t_s <= fault.at_s for m in rank.steps)
             found.append(moment(fault.at_s, "fault", done))

@@ -223,11 +223,11 @@ class Counters:
         return [self.get(slot) for slot in range(COUNTER_SLOTS)]
 
     @staticmethod
-    def strike(path: str) -> None:
+    def inject(path: str) -> None:
         """Tell the process of a page that its first signal is on its way (the harness)."""
         descriptor = os.open(path, os.O_WRONLY)
         try:
-            os.pwrite(descriptor, _SLOT.pack(1), STRUCK_SLOT * _SLOT.size)
+            os.pwrite(descriptor, _SLOT.pack(1), INJECTED_SLOT * _SLOT.size)
         finally:
             os.close(descriptor)
 
@@ -238,7 +238,7 @@ class Counters:
 STEPS_SLOT = 0
 HALTED_SLOT = COUNTER_SLOTS - 1
 MOMENT_SLOT = COUNTER_SLOTS - 2
-STRUCK_SLOT = COUNTER_SLOTS - 3
+INJECTED_SLOT = COUNTER_SLOTS - 3
 
 
 def site_slot(site: str) -> int:

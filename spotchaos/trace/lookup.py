@@ -44,7 +44,7 @@ def is_stream(component: str) -> bool:
 
 
 @dataclass(frozen=True)
-class RankLine:
+class RankReference:
     """One rank's part of a line: states and steps by step of the line."""
 
     states: Mapping[int, StateMark]
@@ -98,7 +98,7 @@ class Line:
     """The course of training that attempts are compared with."""
 
     name: str
-    ranks: Mapping[int, RankLine]
+    ranks: Mapping[int, RankReference]
     is_baseline: bool = False
 
 
@@ -115,7 +115,7 @@ def line_of(trace: AttemptTrace, *, name: str = "baseline") -> Line:
 
 
 def continued(
-    line: Line, trace: AttemptTrace, *, joined: int, name: str, parted: bool
+    line: Line, trace: AttemptTrace, *, joined: int, name: str, split_at_restarts: bool
 ) -> Line:
     """Return the line that follows `line` to step `joined`, and the attempt from there.
 
@@ -124,13 +124,13 @@ def continued(
         trace: of the attempt.
         joined: the step of the line at which it joined.
         name: of the new line, for messages.
-        parted: whether the attempt left the line; if not, the line's own future stays.
+        split_at_restarts: whether the attempt left the line; if not, the line's own future stays.
     """
     ranks = dict(line.ranks)
     for rank, found in trace.ranks.items():
         before = line.ranks.get(rank)
-        if parted and before is not None:
-            before = RankLine(
+        if split_at_restarts and before is not None:
+            before = RankReference(
                 _until(before.states, joined - 1),
                 _until(before.steps, joined),
                 _until(before.weak, joined - 1),
@@ -139,7 +139,9 @@ def continued(
     return Line(name, ranks)
 
 
-def _rank_line(trace: RankTrace, offset: int, before: RankLine | None) -> RankLine:
+def _rank_line(
+    trace: RankTrace, offset: int, before: RankReference | None
+) -> RankReference:
     states = {} if before is None else dict(before.states)
     steps = {} if before is None else dict(before.steps)
     weak = {} if before is None else dict(before.weak)
@@ -153,7 +155,7 @@ def _rank_line(trace: RankTrace, offset: int, before: RankLine | None) -> RankLi
     finish = trace.finish or (before.finish if before is not None else None)
     if trace.finish is not None:
         weak.setdefault(offset + trace.completed, trace.finish)
-    return RankLine(states, steps, weak, finish)
+    return RankReference(states, steps, weak, finish)
 
 
 def _until(values: Mapping[int, _Mark], last: int) -> dict[int, _Mark]:
@@ -178,7 +180,9 @@ def first_columns(trace: RankTrace) -> Columns | None:
     return found
 
 
-def look_up(line: RankLine, columns: Columns, *, leave_out: Collection[str]) -> Looked:
+def look_up(
+    line: RankReference, columns: Columns, *, leave_out: Collection[str]
+) -> Looked:
     """Return for each component the steps of the line that have its value."""
     return {
         component: line.table[component].get(fingerprint, frozenset())
@@ -389,7 +393,12 @@ def draws_between(
 
 
 def disturbance(
-    line: RankLine, stream: str, state: StateMark, *, joined: int, steps: frozenset[int]
+    line: RankReference,
+    stream: str,
+    state: StateMark,
+    *,
+    joined: int,
+    steps: frozenset[int],
 ) -> int | None:
     """Return by how many draws a stream was moved after it had been restored.
 

@@ -32,7 +32,7 @@ def read_attempt(folder: Path) -> AttemptTrace:
     return _together(_processes(folder))
 
 
-def read_restarts(folder: Path, *, struck_at_s: float) -> tuple[Restart, ...]:
+def read_restarts(folder: Path, *, injected_at_s: float) -> tuple[Restart, ...]:
     """Read what began to train anew within an attempt, once it had been struck.
 
     A launcher that outlives a rank (torchrun with `--max-restarts`, a shell's loop) starts
@@ -40,18 +40,18 @@ def read_restarts(folder: Path, *, struck_at_s: float) -> tuple[Restart, ...]:
 
     Args:
         folder: the attempt's trace folder.
-        struck_at_s: when the first signal was sent, CLOCK_MONOTONIC.
+        injected_at_s: when the first signal was sent, CLOCK_MONOTONIC.
 
     Returns:
         What ran until then, and each start after it; empty if there was none.
     """
     processes = _processes(folder)
     mains = [p for p in processes if p.is_main]
-    before = [p for p in mains if p.began_at_s < struck_at_s]
+    before = [p for p in mains if p.began_at_s < injected_at_s]
     commands = [p.argv for p in before if p.has_trained]
     later: dict[int, list[TracedProcess]] = {}
     for process in sorted(mains, key=lambda p: p.began_at_s):
-        is_new = process.began_at_s >= struck_at_s
+        is_new = process.began_at_s >= injected_at_s
         if is_new and (process.has_trained or process.argv in commands):
             later.setdefault(process.rank, []).append(process)
     starts = max(map(len, later.values()), default=0)

@@ -8,7 +8,7 @@ from spotchaos.clock import Clock
 from spotchaos.config.plan import KillPoint
 from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
-from spotchaos.injectors.attempt_environment import Surroundings
+from spotchaos.injectors.attempt_environment import AttemptEnvironment
 from spotchaos.injectors.storage_layer import Hold
 from spotchaos.launch.attempt.attempt import Exited, Halted, RunningAttempt
 from spotchaos.launch.isolation.workspace import View
@@ -30,7 +30,7 @@ STEPS_TO_NOTICE = 2
 LOOK_S = 0.05
 
 
-class Following(ABC):
+class AttemptRun(ABC):
     """Waits until an attempt halts where it is to be struck, and bounds every wait."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Following(ABC):
         view: View,
         point: KillPoint | None,
         *,
-        surroundings: Surroundings,
+        attempt_environment: AttemptEnvironment,
         clock: Clock,
         hang_s: float,
         quiet: bool,
@@ -50,7 +50,7 @@ class Following(ABC):
         self._running = running
         self._view = view
         self._point = point
-        self._surroundings = surroundings
+        self._attempt_environment = attempt_environment
         self._clock = clock  # of moments; bounds are by that of the attempt
         self._fair = running.fair_clock
         self._fair_begun_s = self._fair.monotonic() - (clock.monotonic() - begun_s)
@@ -80,7 +80,7 @@ class Following(ABC):
 
     def _follow_store(self, point: KillPoint) -> None:
         """Strike while a request waits before the store."""
-        self._upload = self._surroundings.hold_upload(point.occurrence)
+        self._upload = self._attempt_environment.hold_upload(point.occurrence)
         while self._upload is not None and not self._upload.is_reached:
             event = self._wait(min(LOOK_S, self._remaining_s()))
             if isinstance(event, Exited):
@@ -95,7 +95,7 @@ class Following(ABC):
         self.landed = str(point)
         if self._settings.halt == "freeze":
             self._running.freeze()
-        self._strike()
+        self._inject()
 
     def _follow_clock(self, after_s: float) -> None:
         event = self._wait(after_s)
@@ -104,7 +104,7 @@ class Following(ABC):
         self._running.freeze()
         done = self._steps()
         self.landed = f"step-end:{done}" if done else "start:1"
-        self._strike()
+        self._inject()
 
     def _fire(self, halted: Halted) -> None:
         """Freeze what is to be interrupted, then interrupt it."""
@@ -125,10 +125,10 @@ class Following(ABC):
             self._wait_for_quiet()
         elif self._settings.halt == "freeze":
             self._running.freeze()
-        self._strike()
+        self._inject()
 
     @abstractmethod
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         """Interrupt what has halted, or go on without, and follow it to its end."""
 
     def _wait(self, timeout_s: float) -> Halted | Exited | None:
@@ -167,7 +167,7 @@ class Following(ABC):
         deadline_s = self._fair.monotonic() + UPLOAD_BOUND_S
         begun_delayed_s = self._fair.delayed_s
         while self._fair.monotonic() < deadline_s:
-            waited_s = self._surroundings.upload_waited_s()
+            waited_s = self._attempt_environment.upload_waited_s()
             delayed_s = self._fair.delayed_s - begun_delayed_s
             if waited_s is None or waited_s - delayed_s >= UPLOAD_RETRY_S:
                 return waited_s is not None

@@ -11,25 +11,25 @@ from spotchaos.clock import Clock, SystemClock
 from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
-from spotchaos.injectors.attempt_environment import Pace, Surroundings
+from spotchaos.injectors.attempt_environment import AttemptEnvironment, Pace
 from spotchaos.injectors.disks import (
     DiskFault,
+    injected_step,
     rule_of,
-    step_struck,
 )
 from spotchaos.injectors.polling import Polls
 from spotchaos.injectors.program_store import (
     ProgramStore,
     StoreWanted,
+    injected_step_by,
     is_storage_fault,
     on_last_save,
-    step_struck_by,
     store_wanted,
 )
 from spotchaos.injectors.python_faults import (
     PythonRule,
+    injected_step_in_python,
     python_rule_of,
-    step_struck_in_python,
 )
 from spotchaos.injectors.storage_faults import StorageFault
 from spotchaos.launch.isolation.program import Program
@@ -41,7 +41,7 @@ from spotchaos.model import Attempt, SaveMark
 from spotchaos.oracles.resume_points import pattern_of
 from spotchaos.outputs.watching import Watch
 from spotchaos.persistence.oplog import OpLog
-from spotchaos.planning.edges import Landscape
+from spotchaos.planning.edges import SiteIndex
 from spotchaos.providers.stories import Story, story
 
 # A fault of the disk, with the rule by which it strikes a run; None: it strikes at rest.
@@ -49,7 +49,7 @@ RuledFault = tuple[DiskFault, Rule | PythonRule | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class TrialContext:
     """What all trials of a campaign share."""
 
     settings: Settings
@@ -175,7 +175,7 @@ class Stage:
             found[text] = fault
         return found
 
-    def surroundings(self, store: ProgramStore | None) -> Surroundings:
+    def attempt_environment(self, store: ProgramStore | None) -> AttemptEnvironment:
         """Return what one attempt finds around it."""
         names = self.workspace.mechanisms.namespaces
         isolated = "network" in names and not self.program.allow_network
@@ -185,7 +185,7 @@ class Stage:
                 hint="leave out --allow-network; `spotchaos doctor` says what this"
                 " machine can do",
             )
-        return Surroundings(
+        return AttemptEnvironment(
             self.story,
             isolated=isolated,
             time_scale=self.time_scale,
@@ -225,13 +225,13 @@ class Stage:
         ranks = {} if whole is None else whole.trace.ranks
         return list(ranks[min(ranks)].saves) if ranks else []
 
-    def step_struck(self, rule: Rule | PythonRule) -> int | None:
+    def injected_step(self, rule: Rule | PythonRule) -> int | None:
         """Return after how many steps a fault would first strike; None: never."""
         if isinstance(rule, PythonRule):
-            return step_struck_in_python(rule, self._saves())
+            return injected_step_in_python(rule, self._saves())
         if self.log is None or self.recorded is None:
             return None
-        return step_struck(rule, self.log, self.recorded)
+        return injected_step(rule, self.log, self.recorded)
 
     def new_view(self, name: str) -> View:
         """Return a private copy-on-write view of the program's folder."""
@@ -262,32 +262,32 @@ def wanted_by(settings: Settings, environment: Mapping[str, str]) -> StoreWanted
     )
 
 
-def plan_of_faults(stage: Stage, land: Landscape) -> Plan:
+def plan_of_faults(trial_context: TrialContext, site_index: SiteIndex) -> Plan:
     """Return where a run is interrupted so that its faults show: soon after they struck.
 
     An error shows at the first step after it, damage once the newest checkpoint of a run
     in the middle is loaded, and a clock that was wrong when two machines have saved.
     """
-    saves = [step for step, _ in land.saves if 0 < step < land.horizon]
+    saves = [step for step, _ in site_index.saves if 0 < step < site_index.horizon]
     steps: list[int] = []
-    for fault, rule in stage.faults(None):
+    for fault, rule in trial_context.faults(None):
         if rule is not None:
-            struck = stage.step_struck(rule)
-            steps.append(land.horizon if struck is None else struck + 1)
+            injected = trial_context.injected_step(rule)
+            steps.append(site_index.horizon if injected is None else injected + 1)
         elif fault.name == "clock-skew" and len(saves) > 1:
             second = KillPoint(site="step-end", occurrence=saves[1] - saves[0] + 1)
             return Plan((KillPoint(site="step-end", occurrence=saves[0] + 1), second))
         elif saves:
             steps.append(saves[len(saves) // 2] + 1)
-    for one in stage.store_faults(None).values():
-        recorded = stage.finished_attempt
-        struck = None if recorded is None else step_struck_by(one, recorded)
-        if struck is not None:
-            steps.append(struck + 1)
+    for one in trial_context.store_faults(None).values():
+        recorded = trial_context.finished_attempt
+        injected = None if recorded is None else injected_step_by(one, recorded)
+        if injected is not None:
+            steps.append(injected + 1)
         elif saves:  # what only a resume does, which comes after a save
             steps.append(saves[len(saves) // 2] + 1)
-    step = max(steps, default=land.horizon)
-    if step >= land.horizon:
+    step = max(steps, default=site_index.horizon)
+    if step >= site_index.horizon:
         return Plan((), after_finish=True)
     return Plan((KillPoint(site="step-end", occurrence=step),))
 

@@ -16,13 +16,13 @@ from spotchaos.config.follow_ups import FollowUp, ranks_in_order
 from spotchaos.config.plan import KillPoint
 from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
-from spotchaos.injectors.attempt_environment import Pace, Surroundings
+from spotchaos.injectors.attempt_environment import AttemptEnvironment, Pace
 from spotchaos.launch.attempt.attempt import Exited, Halted, RunningAttempt
 from spotchaos.launch.isolation.workspace import View
 from spotchaos.model import Ended, NoticePlayed, Sent
 from spotchaos.providers.notice import Follows, Notice
 from spotchaos.providers.service import Entry
-from spotchaos.trial.attempt_run import LOOK_S, SETTLE_S, Following
+from spotchaos.trial.attempt_run import LOOK_S, SETTLE_S, AttemptRun
 
 DEFAULT_GRACE_S = 30.0
 # How long a stopped or hibernated machine stands still: long enough for every clock and
@@ -32,7 +32,7 @@ FROZEN_S = 1.0
 LAUNCHER_S = 10.0
 
 
-class Course(Following):
+class AttemptController(AttemptRun):
     """What happens to one attempt from its launch to its end."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Course(Following):
         view: View,
         point: KillPoint | None,
         *,
-        surroundings: Surroundings,
+        attempt_environment: AttemptEnvironment,
         clock: Clock,
         hang_s: float,
         quiet: bool,
@@ -56,7 +56,7 @@ class Course(Following):
             running,
             view,
             point,
-            surroundings=surroundings,
+            attempt_environment=attempt_environment,
             clock=clock,
             hang_s=hang_s,
             quiet=quiet,
@@ -77,7 +77,7 @@ class Course(Following):
         self.stuck = False
 
     @property
-    def has_struck(self) -> bool:
+    def was_injected(self) -> bool:
         """Whether its kill point was reached, if it had one."""
         return self._point is None or self.fired
 
@@ -87,7 +87,7 @@ class Course(Following):
             return Ended.HUNG
         if self.reclaimed_at_s is not None:
             return Ended.RECLAIMED
-        was_told = self.signal is not None or self.notice_at_s is not None
+        was_notified = self.signal is not None or self.notice_at_s is not None
         if self._running.exit_code == 0:
             # A signal that a program answers with status 0 did not let it finish; how
             # many steps are missing is the oracle's business. After a mere pause, or
@@ -95,22 +95,22 @@ class Course(Following):
             goes_on = self.signal == "STOP" or (
                 self.notice is not None and not self.notice.reclaimed
             )
-            return Ended.EXITED if was_told and not goes_on else Ended.FINISHED
-        return Ended.EXITED if was_told else Ended.FAILED
+            return Ended.EXITED if was_notified and not goes_on else Ended.FINISHED
+        return Ended.EXITED if was_notified else Ended.FAILED
 
     @property
-    def whom(self) -> str:
+    def target(self) -> str:
         """Who gets the signal, in the words of `--to`, or "ours": no program's doing."""
         is_ours = self._settings.ranks is not None
         told = self._settings.to
         return "ours" if is_ours and told in {"leader", "launcher"} else told
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         settings = self._settings
         self.fired = True
         if self._quiet:
             self._kill("all")
-        elif self._surroundings.service is not None:
+        elif self._attempt_environment.service is not None:
             self._give_notice()
         elif settings.signal == "KILL":
             self._kill(settings.to)
@@ -121,9 +121,9 @@ class Course(Following):
 
     # --- kills and signals ---
 
-    def _kill(self, whom: str) -> None:
-        self.signal = "KILL" if whom != "all" else None
-        if whom == "all":
+    def _kill(self, target: str) -> None:
+        self.signal = "KILL" if target != "all" else None
+        if target == "all":
             self._reclaim()
             return
         # The rest of the attempt lives on, as after the loss of one process; it has the
@@ -137,22 +137,22 @@ class Course(Following):
         alone = self._keep_launcher_out()
         told, stagger_s = self._settings.to, self._settings.stagger_s
         act_on = [told] if stagger_s is None else ranks_in_order(told)
-        for turn, whom in enumerate(act_on):
+        for turn, target in enumerate(act_on):
             if turn == 0:
-                act(whom)
-                self._note_sent(name, whom)
+                act(target)
+                self._note_sent(name, target)
                 self._let_go()
             elif self._ends_within(stagger_s or 0.0):
                 return
-            elif _if_it_lives(partial(act, whom)):
-                self._note_sent(name, whom)
+            elif _if_it_lives(partial(act, target)):
+                self._note_sent(name, target)
         self._await_end(
-            self._grace_s(), peers=self._strikes_a_rank, launcher_waits=alone
+            self._grace_s(), peers=self._injects_one_rank, launcher_waits=alone
         )
 
-    def _note_sent(self, name: str, whom: str) -> None:
+    def _note_sent(self, name: str, target: str) -> None:
         now_s = self._clock.monotonic()
-        self.sent.append(Sent(name, whom, at_s=now_s, step=self._steps()))
+        self.sent.append(Sent(name, target, at_s=now_s, step=self._steps()))
 
     def _ends_within(self, bound_s: float) -> bool:
         """Let the attempt go on for so many seconds; tell whether it came to its end."""
@@ -228,12 +228,12 @@ class Course(Following):
             self._note_sent("KILL", "all")
             self._reclaim()
             return
-        whom = self._settings.to
-        if _if_it_lives(partial(self._running.signal, one.signal, whom)):
-            self._note_sent(one.signal, whom)
+        target = self._settings.to
+        if _if_it_lives(partial(self._running.signal, one.signal, target)):
+            self._note_sent(one.signal, target)
 
     @property
-    def _strikes_a_rank(self) -> bool:
+    def _injects_one_rank(self) -> bool:
         return self._settings.to.startswith("rank:")
 
     def _keep_launcher_out(self) -> bool:
@@ -241,7 +241,7 @@ class Course(Following):
 
         On the machines of a real job nobody ends the peers of a rank that is gone.
         """
-        alone = self._strikes_a_rank and self._settings.ranks is not None
+        alone = self._injects_one_rank and self._settings.ranks is not None
         if alone:
             self._running.signal("STOP", "launcher")
         return alone
@@ -258,7 +258,7 @@ class Course(Following):
         self._await_end(self._grace_s())
 
     def _mark(self) -> None:
-        self._running.tell_struck()
+        self._running.report_injected()
         self.signalled_step = self._steps()
         self.signalled_at_s = self._clock.monotonic()
         self._fair_signalled_s = self._fair.monotonic()
@@ -280,7 +280,7 @@ class Course(Following):
         """Whether the window ends at a step; a notice that is not yet out has its time."""
         if self._settings.grace_steps is None:
             return False
-        if self._surroundings.service is None:
+        if self._attempt_environment.service is None:
             return True
         return (
             self.notice_at_s is not None
@@ -348,19 +348,19 @@ class Course(Following):
 
     def _give_notice(self) -> None:
         """Let the story of the notice begin now, and follow it to its end."""
-        service = self._surroundings.service
+        service = self._attempt_environment.service
         assert service is not None
         done = self._done_before + self._steps()
-        self.notice = self._surroundings.announce(
+        self.notice = self._attempt_environment.announce(
             self._pace, done=done, is_patient=self._can_wait
         )
         told: set[Notice] = set()
         paused: set[Notice] = set()
-        self._tell(told)
+        self._emit(told)
         # Who trains waits at its kill point; threads and processes beside it go on.
-        self._hang_s += self._surroundings.patience_s
-        waits_until_s = self._fair.monotonic() + self._surroundings.patience_s
-        waits = self._surroundings.patience_s > 0 and bool(told)
+        self._hang_s += self._attempt_environment.patience_s
+        waits_until_s = self._fair.monotonic() + self._attempt_environment.patience_s
+        waits = self._attempt_environment.patience_s > 0 and bool(told)
         if waits:
             self._running.thaw()
         else:
@@ -407,15 +407,15 @@ class Course(Following):
                 break
             if self._is_gone:
                 break
-            self._tell(told)
+            self._emit(told)
             if self._remaining_s() <= 0:
                 self._hang()
                 break
         self._count_requests()
 
-    def _tell(self, told: set[Notice]) -> None:
+    def _emit(self, told: set[Notice]) -> None:
         """Note which notices can be read by now, and send the signal of each."""
-        service = self._surroundings.service
+        service = self._attempt_environment.service
         assert service is not None
         now = self._clock.now()
         for notice in service.notices:
@@ -437,12 +437,12 @@ class Course(Following):
             if name is not None:
                 self.signal = name
                 # It may have ended between the look and the signal.
-                whom = self._settings.to
-                if _if_it_lives(partial(self._running.signal, name, whom)):
-                    self._note_sent(name, whom)
+                target = self._settings.to
+                if _if_it_lives(partial(self._running.signal, name, target)):
+                    self._note_sent(name, target)
 
     def _count_requests(self) -> None:
-        service = self._surroundings.service
+        service = self._attempt_environment.service
         if service is None or self.notice is None:
             return
         since = self._asked_since()
@@ -457,7 +457,7 @@ class Course(Following):
 
     def _asked_since(self) -> list[Entry]:
         """Return the requests that were answered after the notice could be read."""
-        service = self._surroundings.service
+        service = self._attempt_environment.service
         if service is None or self._news_at is None:
             return []
         return [

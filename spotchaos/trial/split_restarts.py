@@ -15,14 +15,14 @@ _NOT_FIRST: Mapping[str, Any] = {
     "reached": True,
     "signal": None,
     "signalled_step": None,
-    "whom": "all",
-    "told_rank": True,
+    "target": "all",
+    "notified_rank": True,
     "is_deaf": False,
     "sent": (),
     "unsent": (),
     "notice_at_s": None,
     "notice": None,
-    "struck": (),
+    "injected": (),
     "is_restart": True,
 }
 _NOT_LAST: Mapping[str, Any] = {
@@ -39,7 +39,7 @@ _NOT_LAST: Mapping[str, Any] = {
 }
 
 
-def parted(attempt: Attempt) -> list[Attempt]:
+def split_at_restarts(attempt: Attempt) -> list[Attempt]:
     """Return an attempt as the attempts that it was, for each start of its ranks one.
 
     A start that ended before its first step, and that the launcher made good by the next

@@ -15,8 +15,8 @@ from typing import Any
 from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.errors import HarnessError
 from spotchaos.injectors.disks import (
+    damage_at_rest,
     seen_in,
-    strike_at_rest,
 )
 from spotchaos.injectors.leftovers import left_in
 from spotchaos.injectors.program_store import (
@@ -30,23 +30,25 @@ from spotchaos.launch.attempt.starting import launch
 from spotchaos.launch.isolation.shortages import shortage
 from spotchaos.launch.isolation.workspace import View
 from spotchaos.launch.supervisor.notify_rules import Rule
-from spotchaos.model import Attempt, Ended, RankTrace, Struck, Trial
+from spotchaos.model import Attempt, Ended, Injected, RankTrace, Trial
 from spotchaos.oracles.faults import is_ended_by_fault
 from spotchaos.trace.reading import read_attempt, read_restarts
-from spotchaos.trial.context import RuledFault, Stage, is_resume_point
-from spotchaos.trial.controller import Course
-from spotchaos.trial.split_restarts import parted
+from spotchaos.trial.context import RuledFault, TrialContext, is_resume_point
+from spotchaos.trial.controller import AttemptController
+from spotchaos.trial.split_restarts import split_at_restarts
 
 OPLOG_BOUND_S = 10.0
 # Between two starts of a program that failed by itself.
 REQUEUE_DELAY_S = 0.2
 
 
-def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial:
+def run_trial(
+    trial_context: TrialContext, plan: Plan, *, number: int, name: str = ""
+) -> Trial:
     """Carry out one plan in a view of its own.
 
     Args:
-        stage: the campaign's program, settings and workspace.
+        trial_context: the campaign's program, settings and workspace.
         plan: kill points, one for each attempt; a last attempt is left alone.
         number: of the trial, from 1; it names the view.
         name: of the phase in events; `trial N` if empty.
@@ -56,16 +58,20 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
         could not carry out has `trouble`, and the trial ends with it.
     """
     phase = name or f"trial {number}"
-    begun_s = stage.clock.monotonic()
+    begun_s = trial_context.clock.monotonic()
     # Of the baseline's run there are the files, and not what it stored elsewhere.
-    runs_all = bool(stage.settings.fault) or stage.store_wanted is not None
-    if plan.after_finish and stage.finished_view is not None and not runs_all:
-        view = stage.finished_view.copy(f"trial-{number}")
-        assert stage.finished_attempt is not None
-        attempts = [stage.finished_attempt]
+    runs_all = (
+        bool(trial_context.settings.fault) or trial_context.store_wanted is not None
+    )
+    if plan.after_finish and trial_context.finished_view is not None and not runs_all:
+        view = trial_context.finished_view.copy(f"trial-{number}")
+        assert trial_context.finished_attempt is not None
+        attempts = [trial_context.finished_attempt]
         points: list[KillPoint | None] = [None]
     else:
-        view = stage.new_view(f"trial-{number}" if not name else name.replace(" ", "-"))
+        view = trial_context.new_view(
+            f"trial-{number}" if not name else name.replace(" ", "-")
+        )
         attempts = []
         points = [*plan.points, None]
         if plan.after_finish:
@@ -74,22 +80,24 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
     store: ProgramStore | None = None
     with ExitStack() as resources:
         resources.callback(view.close)
-        store = resources.enter_context(stage.new_store(points[0], with_faults=True))
+        store = resources.enter_context(
+            trial_context.new_store(points[0], with_faults=True)
+        )
         for place, point in enumerate(points):
             if attempts:
-                _await_next_start(stage, view, least_s=0.0)
+                _await_next_start(trial_context, view, least_s=0.0)
             attempt = run_attempt(
-                stage,
+                trial_context,
                 view,
                 point,
                 earlier=attempts,
-                faults=() if attempts else stage.faults(point),
+                faults=() if attempts else trial_context.faults(point),
                 store=store,
             )
-            parts = parted(attempt)
+            parts = split_at_restarts(attempt)
             attempts += parts
             for part in parts:
-                stage.on_attempt(phase, part)
+                trial_context.on_attempt(phase, part)
             if len(parts) > 1 and parts[-1].ended is Ended.FINISHED:
                 # Its launcher has brought it to its end: there is nothing to resume.
                 left = [str(p) for p in points[place + 1 : -1]]
@@ -105,33 +113,37 @@ def run_trial(stage: Stage, plan: Plan, *, number: int, name: str = "") -> Trial
             if point is not None and attempt.trouble is not None:
                 break
         else:
-            most = len(points) + stage.settings.requeue
+            most = len(points) + trial_context.settings.requeue
             while len(attempts) < most and is_requeued(attempts, plan=plan):
-                _await_next_start(stage, view, least_s=REQUEUE_DELAY_S)
+                _await_next_start(trial_context, view, least_s=REQUEUE_DELAY_S)
                 attempts.append(
-                    run_attempt(stage, view, None, earlier=attempts, store=store)
+                    run_attempt(
+                        trial_context, view, None, earlier=attempts, store=store
+                    )
                 )
-                stage.on_attempt(phase, attempts[-1])
+                trial_context.on_attempt(phase, attempts[-1])
         if store is not None:
             last = attempts[-1]
-            attempts[-1] = replace(last, struck=(*last.struck, *store.not_fired()))
+            attempts[-1] = replace(last, injected=(*last.injected, *store.not_fired()))
     return Trial(
         number=number,
         plan=str(plan),
         attempts=tuple(attempts),
-        wall_s=stage.clock.monotonic() - begun_s,
+        wall_s=trial_context.clock.monotonic() - begun_s,
         dropped=tuple(dropped),
         path="warm" if any(a.path == "warm" for a in attempts) else "cold",
     )
 
 
-def _await_next_start(stage: Stage, view: View, *, least_s: float) -> None:
+def _await_next_start(
+    trial_context: TrialContext, view: View, *, least_s: float
+) -> None:
     """Wait as a scheduler does, `least_s` seconds if nothing is said; on a new machine."""
-    settings = stage.settings
+    settings = trial_context.settings
     wait_s = settings.requeue_delay_s
-    stage.clock.sleep(least_s if wait_s is None else wait_s)
+    trial_context.clock.sleep(least_s if wait_s is None else wait_s)
     if settings.lose == "machine":
-        view.lose_machine(_durable(stage, view), move=settings.move)
+        view.lose_machine(_durable(trial_context, view), move=settings.move)
 
 
 def is_requeued(attempts: Sequence[Attempt], *, plan: Plan) -> bool:
@@ -151,9 +163,9 @@ def is_requeued(attempts: Sequence[Attempt], *, plan: Plan) -> bool:
     )
 
 
-def _durable(stage: Stage, view: View) -> list[Path] | None:
+def _durable(trial_context: TrialContext, view: View) -> list[Path] | None:
     """Return the folders that outlive the machine; None: the usual ones."""
-    durable = stage.settings.durable
+    durable = trial_context.settings.durable
     if durable is None:
         return None
     if "://" in durable:
@@ -162,7 +174,7 @@ def _durable(stage: Stage, view: View) -> list[Path] | None:
 
 
 def run_attempt(
-    stage: Stage,
+    trial_context: TrialContext,
     view: View,
     point: KillPoint | None,
     *,
@@ -177,7 +189,7 @@ def run_attempt(
     """Launch the program once, interrupt it at `point`, and read what it left.
 
     Args:
-        stage: the campaign's program, settings and workspace.
+        trial_context: the campaign's program, settings and workspace.
         view: where it runs.
         point: where it is interrupted; None leaves it alone.
         earlier: attempts of this trial, oldest first.
@@ -188,10 +200,10 @@ def run_attempt(
         faults: of the disk, with their rules.
         store: of the trial's objects; None: one of its own, if it needs any.
     """
-    if store is None and stage.store_wanted is not None:
-        with stage.new_store() as alone:
+    if store is None and trial_context.store_wanted is not None:
+        with trial_context.new_store() as alone:
             return run_attempt(
-                stage,
+                trial_context,
                 view,
                 point,
                 earlier=earlier,
@@ -203,18 +215,20 @@ def run_attempt(
                 store=alone,
             )
     number = len(earlier) + 1
-    command = command_after(stage, earlier)
-    wanted = {**stage.orders, **(orders or {})}
+    command = command_after(trial_context, earlier)
+    wanted = {**trial_context.orders, **(orders or {})}
     if earlier:
         wanted.setdefault("tensors", "first")
     wanted["store"] = store is not None
-    follow_ups = stage.settings.follow_ups if point is not None and not quiet else ()
+    follow_ups = (
+        trial_context.settings.follow_ups if point is not None and not quiet else ()
+    )
     later = [f.point for f in follow_ups if f.point.site is not None]
     wanted["then"] = [str(p) for p in later if not p.is_file_site]
     held = [f"+{p}" for p in later if p.is_file_site]
     is_slow = (bool(earlier) or point is not None) and not quiet
     if is_slow:
-        wanted["slow"] = stage.settings.slow_rank
+        wanted["slow"] = trial_context.settings.slow_rank
     rules = [(fault, rule) for fault, rule in faults if isinstance(rule, Rule)]
     by_python = [(f, rule) for f, rule in faults if isinstance(rule, PythonRule)]
     if by_python:
@@ -229,17 +243,17 @@ def run_attempt(
         wanted["kill"] = str(point)
     if held:
         files = replace(files or FileOrders(), points=tuple(held))
-        if stage.settings.halt == "run":
+        if trial_context.settings.halt == "run":
             files = replace(files, others="run")
-    if stage.outputs is not None:
-        files = stage.outputs.orders(files)
-    begun_s = stage.clock.monotonic()
-    warm = stage.warm(command, view)
-    with stage.surroundings(store) as around:
+    if trial_context.outputs is not None:
+        files = trial_context.outputs.orders(files)
+    begun_s = trial_context.clock.monotonic()
+    warm = trial_context.warm(command, view)
+    with trial_context.attempt_environment(store) as around:
         if around.redirect:
             wanted["redirect"] = {**wanted.get("redirect", {}), **around.redirect}
         running = launch(
-            stage.program,
+            trial_context.program,
             view,
             number=number,
             orders=wanted,
@@ -253,17 +267,18 @@ def run_attempt(
         )
         try:
             around.serve(running.listeners, running.folder)
-            course = Course(
-                stage.settings,
+            course = AttemptController(
+                trial_context.settings,
                 running,
                 view,
                 point,
-                surroundings=around,
-                clock=stage.clock,
-                hang_s=stage.hang_s + (_slowed_s(stage) if is_slow else 0.0),
+                attempt_environment=around,
+                clock=trial_context.clock,
+                hang_s=trial_context.hang_s
+                + (_slowed_s(trial_context) if is_slow else 0.0),
                 quiet=quiet,
                 begun_s=begun_s,
-                pace=stage.pace_of("cold" if warm is None else "warm"),
+                pace=trial_context.pace_of("cold" if warm is None else "warm"),
                 done_before=sum(a.trace.completed for a in earlier),
                 follow_ups=follow_ups,
             )
@@ -285,29 +300,31 @@ def run_attempt(
             around.learn(attempt)
             if oplog is not None:
                 oplog(running.oplog)
-            struck = seen_in(running.oplog, rules) if rules else []
-            struck += seen_by_probe(running.trace_folder, by_python)
+            injected = seen_in(running.oplog, rules) if rules else []
+            injected += seen_by_probe(running.trace_folder, by_python)
         finally:
             running.close()
     for fault, rule in faults:
         if rule is None:
-            struck.append(strike_at_rest(fault, view, attempt, patterns=stage.patterns))
+            injected.append(
+                damage_at_rest(fault, view, attempt, patterns=trial_context.patterns)
+            )
     attempt = replace(attempt, left=replace(left_in(view), ports=running.ports))
-    if stage.outputs is not None:
+    if trial_context.outputs is not None:
         is_over = attempt.ended in (Ended.FINISHED, Ended.EXITED)
-        seen = stage.outputs.look(view, running.oplog, is_over=is_over)
+        seen = trial_context.outputs.look(view, running.oplog, is_over=is_over)
         attempt = replace(attempt, outputs=seen)
     if store is not None:
         stored, by_store = store.end_attempt()
         attempt = with_uploads(replace(attempt, stored=stored))
-        struck += by_store
+        injected += by_store
     # What it cost is known only when nothing of it lives any more.
-    return _with_faults(replace(attempt, cpu_s=running.cpu_s), struck)
+    return _with_faults(replace(attempt, cpu_s=running.cpu_s), injected)
 
 
-def _slowed_s(stage: Stage) -> float:
+def _slowed_s(trial_context: TrialContext) -> float:
     """Return how many seconds a slow rank adds to the uninterrupted run."""
-    slow, whole = stage.settings.slow_rank, stage.finished_attempt
+    slow, whole = trial_context.settings.slow_rank, trial_context.finished_attempt
     if slow is None or whole is None:
         return 0.0
     return slow[1] * max(
@@ -317,7 +334,7 @@ def _slowed_s(stage: Stage) -> float:
 
 def _record(
     running: RunningAttempt,
-    course: Course,
+    course: AttemptController,
     number: int,
     command: Sequence[str],
     *,
@@ -333,18 +350,18 @@ def _record(
         trace=read_attempt(running.trace_folder),
         restarts=()
         if course.signalled_at_s is None
-        else read_restarts(running.trace_folder, struck_at_s=course.signalled_at_s),
+        else read_restarts(running.trace_folder, injected_at_s=course.signalled_at_s),
         wall_s=running.wall_s,
         cpu_s=running.cpu_s,
         delayed_s=running.fair_clock.delayed_s,
         kill_point=course.landed,
-        reached=course.has_struck,
+        reached=course.was_injected,
         signal=course.signal,
         signalled_step=course.signalled_step,
-        whom=course.whom,
+        target=course.target,
         sent=tuple(course.sent),
         unsent=course.unsent,
-        told_rank=running.told_rank,
+        notified_rank=running.notified_rank,
         is_deaf=running.is_deaf,
         started_at_s=course.begun_s,
         over_at_s=running.over_at_s,
@@ -367,12 +384,14 @@ def _record(
     )
 
 
-def _with_faults(attempt: Attempt, struck: Sequence[Struck]) -> Attempt:
+def _with_faults(attempt: Attempt, injected: Sequence[Injected]) -> Attempt:
     """Add what faults did; an error that ended the attempt stands for its kill point."""
     ended_it = attempt.ended in (Ended.FAILED, Ended.EXITED) and any(
-        one.kind in ("error", "store") and one.times for one in struck
+        one.kind in ("error", "store") and one.times for one in injected
     )
-    return replace(attempt, struck=tuple(struck), reached=attempt.reached or ended_it)
+    return replace(
+        attempt, injected=tuple(injected), reached=attempt.reached or ended_it
+    )
 
 
 def _await_log(running: RunningAttempt) -> None:
@@ -395,11 +414,15 @@ def _await_log(running: RunningAttempt) -> None:
     raise HarnessError("the supervisor of file ops did not end with the program")
 
 
-def command_after(stage: Stage, earlier: Sequence[Attempt]) -> tuple[str, ...]:
+def command_after(
+    trial_context: TrialContext, earlier: Sequence[Attempt]
+) -> tuple[str, ...]:
     """Return the first command, or the resume command once there is a resume point."""
-    resume = stage.program.resume_command
-    if resume is None or not any(has_resume_point(a, stage.patterns) for a in earlier):
-        return stage.program.command
+    resume = trial_context.program.resume_command
+    if resume is None or not any(
+        has_resume_point(a, trial_context.patterns) for a in earlier
+    ):
+        return trial_context.program.command
     return resume
 
 

@@ -21,7 +21,7 @@ from spotchaos.cost import (
 )
 from spotchaos.cost.billing import rentals
 from spotchaos.cost.capacity import Zones
-from spotchaos.cost.lease import Course, Pace, use
+from spotchaos.cost.lease import AttemptController, Pace, use
 from spotchaos.cost.runs import CAUSES
 
 TIMES = st.integers(0, 5_000_000)
@@ -165,7 +165,7 @@ def test_a_lease_in_closed_form_is_the_one_that_is_stepped_through(
     assert done.useful + done.lost == trained
     assert done.kept == whole
     if finished:
-        assert done.length == Course(pace, kept).length
+        assert done.length == AttemptController(pace, kept).length
 
 
 def stepped(pace, kept, room):

@@ -19,7 +19,7 @@ from spotchaos.campaign.grace_search import uses_in
 from spotchaos.config.settings import Settings
 from spotchaos.cost import Job, Policy, Trace, TraceCapacity, read_traces, simulate
 from spotchaos.cost.units import us
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 from spotchaos.trial.trial import main_rank
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -59,7 +59,7 @@ def reclaims(trace, *, notice_s=0.0):
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory):
     """Carry plans out on the reference trainer, on one groundwork."""
-    shared = Groundworks()
+    shared = SharedBaselines()
 
     def trials(plans, **given):
         settings = Settings(

@@ -41,12 +41,12 @@ def folder(tmp_path):
 def test_a_run_and_a_resume_give_all_times(folder):
     phases = []
 
-    def tell(event):
+    def emit(event):
         if isinstance(event, PhaseStarted):
             phases.append(event.name)
 
     command = (sys.executable, "train.py")
-    found = measure(Settings(command=command, folder=folder), tell)
+    found = measure(Settings(command=command, folder=folder), emit)
     assert phases == ["baseline 1", "timed run 1"]
     # A busy machine makes everything longer, and nothing shorter.
     assert STEP_S <= found.step_s.p10 < 4 * STEP_S

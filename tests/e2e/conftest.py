@@ -121,10 +121,10 @@ class Place:
 
     def spotchaos(self, *args, before=()):
         """Run the command to its end, and demand that it touched and left nothing."""
-        lay = contents(self.folder)
+        prepare_baseline = contents(self.folder)
         process = self.start(*args, before=before)
         out, err = process.communicate(timeout=BOUND_S)
-        assert contents(self.folder) == lay
+        assert contents(self.folder) == prepare_baseline
         assert self.alive() == []
         assert "Traceback" not in err
         return subprocess.CompletedProcess(args, process.returncode, out, err)

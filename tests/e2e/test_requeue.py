@@ -8,7 +8,7 @@ import pytest
 from spotchaos.campaign.campaign import run
 from spotchaos.config.settings import Settings
 from spotchaos.model import Ended
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -37,7 +37,7 @@ def attempts_of(tmp_path_factory):
     """Return the attempts of a trial that is interrupted at step 6."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "train.py").write_text(FAILS_A_WHILE)
-    shared = Groundworks()
+    shared = SharedBaselines()
 
     def attempts(**given):
         settings = Settings(

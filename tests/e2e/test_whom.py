@@ -14,7 +14,7 @@ import pytest
 from spotchaos.campaign.campaign import run
 from spotchaos.config.settings import Settings
 from spotchaos.model import Ended, Verdict
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -72,17 +72,17 @@ TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.fixture(scope="module")
-def groundworks():
-    shared = Groundworks()
+def shared_baselines():
+    shared = SharedBaselines()
     yield shared
     shared.close()
 
 
 @pytest.fixture(scope="module")
-def strike(groundworks, tmp_path_factory):
+def inject(shared_baselines, tmp_path_factory):
     """Kill those whom `to` names at a step, and return the two attempts of the trial."""
 
-    def struck(script, to, kill_at, *, launcher=("python",), findings=(), **given):
+    def injected(script, to, kill_at, *, launcher=("python",), findings=(), **given):
         folder = tmp_path_factory.getbasetemp() / f"program-{abs(hash(script))}"
         folder.mkdir(exist_ok=True)
         (folder / "program.py").write_text(script)
@@ -95,7 +95,7 @@ def strike(groundworks, tmp_path_factory):
             **given,
             environment={"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         )
-        outcome = run(settings, lambda event: None, layer=groundworks.layer)
+        outcome = run(settings, lambda event: None, layer=shared_baselines.layer)
         ((trial, judgement),) = outcome.trials
         assert tuple(finding.name for finding in judgement.findings) == findings
         assert outcome.verdict is (Verdict.VIOLATED if findings else Verdict.HELD)
@@ -105,7 +105,7 @@ def strike(groundworks, tmp_path_factory):
         assert second.ended is Ended.FINISHED
         return first, second
 
-    return struck
+    return injected
 
 
 @pytest.mark.parametrize(
@@ -115,9 +115,9 @@ def strike(groundworks, tmp_path_factory):
         pytest.param("leader", -9, id="leader"),
     ],
 )
-def test_a_loader_does_not_outlive_its_workers_nor_they_it(strike, to, status):
+def test_a_loader_does_not_outlive_its_workers_nor_they_it(inject, to, status):
     """Torch itself sees to both: the resume begins with nobody else alive."""
-    first, second = strike(WORKERS, to, "step-end:9")
+    first, second = inject(WORKERS, to, "step-end:9")
     assert first.exit_code == status
     assert first.trace.completed == 9
     assert first.survivors == ()
@@ -126,9 +126,9 @@ def test_a_loader_does_not_outlive_its_workers_nor_they_it(strike, to, status):
 
 @pytest.mark.ddp
 @pytest.mark.parametrize("to", ["launcher", "leader", "group"])
-def test_ranks_outlive_torchrun_and_not_the_resume(strike, to):
+def test_ranks_outlive_torchrun_and_not_the_resume(inject, to):
     """Ranks have sessions of their own, so that the leader's group is torchrun alone."""
-    first, second = strike(
+    first, second = inject(
         RANKS, to, "step-end:6", launcher=TORCHRUN, findings=("orphans",)
     )
     assert first.exit_code == -9
@@ -140,17 +140,17 @@ def test_ranks_outlive_torchrun_and_not_the_resume(strike, to):
 
 
 @pytest.mark.ddp
-def test_a_machine_that_held_some_of_the_ranks_takes_the_others_with_it(strike):
-    first, second = strike(RANKS, "rank:0,1", "step-end:6", launcher=TORCHRUN)
+def test_a_machine_that_held_some_of_the_ranks_takes_the_others_with_it(inject):
+    first, second = inject(RANKS, "rank:0,1", "step-end:6", launcher=TORCHRUN)
     assert first.exit_code == 1
     assert first.survivors == ()
     assert second.trace.completed == 12 - 4
 
 
 @pytest.mark.ddp
-def test_a_rank_that_is_lost_takes_the_others_with_it(strike):
+def test_a_rank_that_is_lost_takes_the_others_with_it(inject):
     """Gloo raises in the peer at once, and torchrun ends with status 1."""
-    first, second = strike(RANKS, "rank:1", "step-end:6", launcher=TORCHRUN)
+    first, second = inject(RANKS, "rank:1", "step-end:6", launcher=TORCHRUN)
     assert first.exit_code == 1
     assert first.survivors == ()
     assert second.trace.completed == 12 - 4
@@ -158,12 +158,12 @@ def test_a_rank_that_is_lost_takes_the_others_with_it(strike):
 
 @pytest.mark.ddp
 @pytest.mark.parametrize("order", ["1,0", "0,1"])
-def test_ranks_are_lost_one_after_the_other_in_their_order(strike, order):
+def test_ranks_are_lost_one_after_the_other_in_their_order(inject, order):
     """Whoever is left is told by gloo, and may end before its own turn comes."""
-    first, second = strike(
+    first, second = inject(
         RANKS, f"rank:{order}", "step-end:6", ranks=2, stagger_s=0.05
     )
-    told = [sent.whom for sent in first.sent]
+    told = [sent.target for sent in first.sent]
     assert told == [f"rank:{rank}" for rank in order.split(",")][: len(told)]
     assert told
     assert all(sent.signal == "KILL" for sent in first.sent)
@@ -171,9 +171,9 @@ def test_ranks_are_lost_one_after_the_other_in_their_order(strike, order):
 
 
 @pytest.mark.ddp
-def test_a_rank_that_lags_behind_does_so_in_every_attempt_of_a_trial(strike):
+def test_a_rank_that_lags_behind_does_so_in_every_attempt_of_a_trial(inject):
     """The pace of rank 1 changes nothing of what is computed."""
-    attempts = strike(RANKS, "all", "save-end:1@0", ranks=2, slow_rank=(1, 0.3))
+    attempts = inject(RANKS, "all", "save-end:1@0", ranks=2, slow_rank=(1, 0.3))
     for attempt in attempts:
         moments = [mark.t_s for mark in attempt.trace.ranks[1].steps]
         gaps = [late - early for early, late in itertools.pairwise(moments)]
@@ -184,12 +184,12 @@ def test_a_rank_that_lags_behind_does_so_in_every_attempt_of_a_trial(strike):
 
 
 @pytest.mark.ddp
-def test_a_launcher_that_restarts_the_ranks_is_a_supervisor(strike, monkeypatch):
+def test_a_launcher_that_restarts_the_ranks_is_a_supervisor(inject, monkeypatch):
     """What it starts anew resumes within the attempt, and nothing is left to resume."""
     # Ranks that share torchrun's store may meet the addresses of those before them.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     launcher = (*TORCHRUN, "--max-restarts", "3")
-    first, second = strike(RANKS, "rank:1", "step-end:6", launcher=launcher)
+    first, second = inject(RANKS, "rank:1", "step-end:6", launcher=launcher)
     assert (first.trace.completed, first.exit_code) == (6, None)
     assert second.is_restart
     assert (second.trace.completed, second.exit_code) == (12 - 4, 0)

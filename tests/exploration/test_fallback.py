@@ -81,11 +81,13 @@ def test_python_sees_a_save_in_place_torn(refused, no_strace, quick):
 
 def test_several_ranks_need_more_than_python(no_strace):
     baseline = SimpleNamespace(world_size=2)
-    landscape = SimpleNamespace(file_ops=None)
+    site_index = SimpleNamespace(file_ops=None)
     notes = [Note("inside-save-left-out", "file sites are off: EBUSY: taken")]
-    ground = SimpleNamespace(baseline=baseline, landscape=landscape, notes=notes)
+    baseline_context = SimpleNamespace(
+        baseline=baseline, site_index=site_index, notes=notes
+    )
     with pytest.raises(HarnessError, match="EBUSY: taken; no strace"):
-        Recorder(ground, Starter(None))
+        Recorder(baseline_context, Starter(None))
 
 
 @pytest.mark.parametrize(
@@ -103,18 +105,19 @@ def test_a_program_that_fails_once_it_is_recorded_is_told_what_it_is_kept_from(
         1, ("python",), Ended.FAILED, 1, trace, wall_s=1.0, output_tail=said
     )
     monkeypatch.setattr(
-        "spotchaos.explore.recorder.announced_run", lambda stage, view: (attempt, None)
+        "spotchaos.explore.recorder.announced_run",
+        lambda trial_context, view: (attempt, None),
     )
-    stage = SimpleNamespace(
+    trial_context = SimpleNamespace(
         program=SimpleNamespace(allow_network=False),
         new_view=lambda name: SimpleNamespace(close=lambda: None),
     )
-    ground = SimpleNamespace(
+    baseline_context = SimpleNamespace(
         baseline=SimpleNamespace(world_size=1),
-        landscape=SimpleNamespace(file_ops=None),
-        stage=stage,
+        site_index=SimpleNamespace(file_ops=None),
+        trial_context=trial_context,
     )
-    recorder = Recorder(ground, SimpleNamespace(cold=None))
+    recorder = Recorder(baseline_context, SimpleNamespace(cold=None))
     with pytest.raises(HarnessError, match="status 1, its last line was") as caught:
         recorder.run()
     assert hint in (caught.value.hint or "")

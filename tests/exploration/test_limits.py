@@ -21,9 +21,9 @@ def test_runs_begin_again_in_fresh_processes_once_the_zygote_is_gone():
     starter = Starter(FakeStage(zygote="alive"))
     seen = []
 
-    def run(stage):
-        seen.append(stage.zygote)
-        if stage.zygote is not None:
+    def run(trial_context):
+        seen.append(trial_context.zygote)
+        if trial_context.zygote is not None:
             raise ZygoteGoneError("it died")
         return "done"
 
@@ -35,7 +35,7 @@ def test_runs_begin_again_in_fresh_processes_once_the_zygote_is_gone():
 
 def test_while_the_zygote_lives_runs_are_forked():
     starter = Starter(FakeStage(zygote="alive"))
-    assert starter.carry_out(lambda stage: stage.zygote) == "alive"
+    assert starter.carry_out(lambda trial_context: trial_context.zygote) == "alive"
     assert starter.lost is None
     assert starter.cold == FakeStage(zygote=None)
 
@@ -53,11 +53,11 @@ def test_a_zygote_that_dies_in_between_costs_no_state(quick, monkeypatch):
     runs = []
     real = resuming.run_attempt
 
-    def dying(stage, *arguments, **more):
-        runs.append(stage.zygote)
-        if len(runs) > 2 and stage.zygote is not None:
+    def dying(trial_context, *arguments, **more):
+        runs.append(trial_context.zygote)
+        if len(runs) > 2 and trial_context.zygote is not None:
             raise ZygoteGoneError("the zygote ended with status -9")
-        return real(stage, *arguments, **more)
+        return real(trial_context, *arguments, **more)
 
     monkeypatch.setattr(resuming, "run_attempt", dying)
     # Fresh processes take long; kills during a resume would add dozens.

@@ -25,20 +25,22 @@ from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.persistence.history import History
 from spotchaos.persistence.oplog import FileOp, OpLog
 from spotchaos.planning.chance import draw
-from spotchaos.planning.edges import Landscape, edges
+from spotchaos.planning.edges import SiteIndex, edges
 from spotchaos.recording.recorded_run import Recorded
 
-LAND = Landscape(horizon=40, counts={"forward": 40}, saves=[(10, 1), (20, 2), (30, 3)])
+LAND = SiteIndex(horizon=40, counts={"forward": 40}, saves=[(10, 1), (20, 2), (30, 3)])
 
 
 def settings(tmp_path, **given):
     return Settings(command=("true",), folder=tmp_path, **given)
 
 
-def ground(world_size=1, threads=1, **given):
+def baseline_context(world_size=1, threads=1, **given):
     return types.SimpleNamespace(
         baseline=types.SimpleNamespace(world_size=world_size),
-        stage=types.SimpleNamespace(settings=types.SimpleNamespace(threads=threads)),
+        trial_context=types.SimpleNamespace(
+            settings=types.SimpleNamespace(threads=threads)
+        ),
         **given,
     )
 
@@ -66,7 +68,7 @@ def attempt_of(steps, sites=()):
 
 def test_named_plans_come_first_then_edges_then_new_kinds():
     named = Plan.parse("step-end:7")
-    plans = [*draw(3, trials=20, land=LAND), *edges(LAND), named]
+    plans = [*draw(3, trials=20, site_index=LAND), *edges(LAND), named]
     ordered = most_telling_first(list(enumerate(plans, 1)), LAND)
     assert sorted(ordered) == sorted(enumerate(plans, 1), key=lambda p: p[0])
     assert ordered[0][1] == named
@@ -78,7 +80,7 @@ def test_named_plans_come_first_then_edges_then_new_kinds():
 
 
 def test_order_of_plans_depends_on_nothing_else():
-    plans = list(enumerate(draw(5, trials=30, land=LAND), 1))
+    plans = list(enumerate(draw(5, trials=30, site_index=LAND), 1))
     assert most_telling_first(plans, LAND) == most_telling_first(plans, LAND)
 
 
@@ -109,7 +111,7 @@ def test_jobs_are_bounded_by(
     monkeypatch.setattr(
         scheduling.os, "sched_getaffinity", lambda pid: set(range(cores))
     )
-    assert jobs_for(ground(world_size, threads)) == expected
+    assert jobs_for(baseline_context(world_size, threads)) == expected
 
 
 @pytest.mark.parametrize(
@@ -221,11 +223,11 @@ def test_no_run_of_the_groundwork_begins_after_the_budget(tmp_path):
     clock, told = ManualClock(), []
     asked = settings(tmp_path, budget_s=5.0)
     campaign = Campaign(asked, told.append, clock)
-    campaign._tell_in_time(PhaseStarted("baseline 1"))
+    campaign._emit_in_time(PhaseStarted("baseline 1"))
     clock.advance(5.0)
-    campaign._tell_in_time(AttemptEnded("baseline 1", attempt_of(1)))
+    campaign._emit_in_time(AttemptEnded("baseline 1", attempt_of(1)))
     with pytest.raises(HarnessError, match="--budget ended before the baseline 2"):
-        campaign._tell_in_time(PhaseStarted("baseline 2"))
+        campaign._emit_in_time(PhaseStarted("baseline 2"))
     assert len(told) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from spotchaos.config.settings import Settings
 from spotchaos.launch.isolation.program import Program
 from spotchaos.launch.zygote.forkable import start_of
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 
 
 class Zygote:
@@ -22,7 +22,7 @@ class Zygote:
 def test_the_folder_for_output_is_filled_in(place):
     workspace, _ = place
     command = (sys.executable, "prog.py", "--out", "{out}", "--also={out}/b")
-    stage = Stage(
+    trial_context = TrialContext(
         Settings(command=command, folder=workspace.folder),
         Program(command=command, folder=workspace.folder),
         workspace,
@@ -30,7 +30,7 @@ def test_the_folder_for_output_is_filled_in(place):
     )
     view = workspace.view("forked")
     try:
-        argv = stage.warm(command, view).start.argv
+        argv = trial_context.warm(command, view).start.argv
         assert argv == ("prog.py", "--out", f"{view.out}", f"--also={view.out}/b")
     finally:
         view.close()

@@ -8,11 +8,11 @@ import types
 import pytest
 
 from spotchaos.campaign.baseline import _Builder
-from spotchaos.campaign.zygote_setup import Warming, fresh_by_need
+from spotchaos.campaign.zygote_setup import ZygoteSetup, fresh_by_need
 from spotchaos.errors import HarnessError
 from spotchaos.launch.isolation.program import Program
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, Trial
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 
 AS_TORCH = """
 import types
@@ -22,7 +22,7 @@ SLEEPS = "import time\ntime.sleep(600)\n"
 
 
 @pytest.fixture
-def stage(place, tmp_path):
+def trial_context(place, tmp_path):
     workspace, _ = place
     (workspace.folder / "prog.py").write_text("import foreseen_one\n")
     packages = tmp_path / "site-packages"
@@ -45,7 +45,7 @@ def stage(place, tmp_path):
     )
 
 
-def first_run(stage, *modules):
+def first_run(trial_context, *modules):
     rank = RankTrace(
         rank=0,
         states={},
@@ -54,11 +54,13 @@ def first_run(stage, *modules):
         saves=(),
         loads=(),
         counts={},
-        modules=tuple((name, str(stage.packages / f"{name}.py")) for name in modules),
+        modules=tuple(
+            (name, str(trial_context.packages / f"{name}.py")) for name in modules
+        ),
     )
     return Attempt(
         number=1,
-        command=stage.program.command,
+        command=trial_context.program.command,
         ended=Ended.FINISHED,
         exit_code=0,
         trace=AttemptTrace({0: rank}, 1, 1, torch_seen=True),
@@ -66,11 +68,11 @@ def first_run(stage, *modules):
     )
 
 
-def test_a_forecast_that_was_right_is_completed(stage):
-    warming = Warming()
-    warming.begin(stage)
-    first = first_run(stage, "foreseen_one", "torch", "seen")
-    zygote = warming.complete(stage, first)
+def test_a_forecast_that_was_right_is_completed(trial_context):
+    zygote_setup = ZygoteSetup()
+    zygote_setup.begin(trial_context)
+    first = first_run(trial_context, "foreseen_one", "torch", "seen")
+    zygote = zygote_setup.complete(trial_context, first)
     try:
         assert zygote.forecast == {"foreseen_one", "torch"}
         assert zygote.failed == ()
@@ -78,23 +80,27 @@ def test_a_forecast_that_was_right_is_completed(stage):
         zygote.close()
 
 
-def test_a_forecast_of_what_is_not_imported_is_thrown_away(stage):
-    (stage.packages / "foreseen_one.py").write_text(SLEEPS)  # nobody waits for it
-    warming = Warming()
-    warming.begin(stage)
-    zygote = warming.complete(stage, first_run(stage, "torch"))
+def test_a_forecast_of_what_is_not_imported_is_thrown_away(trial_context):
+    (trial_context.packages / "foreseen_one.py").write_text(
+        SLEEPS
+    )  # nobody waits for it
+    zygote_setup = ZygoteSetup()
+    zygote_setup.begin(trial_context)
+    zygote = zygote_setup.complete(trial_context, first_run(trial_context, "torch"))
     try:
         assert zygote.forecast == {"torch"}
     finally:
         zygote.close()
 
 
-def test_a_forecast_that_ends_its_process_is_said(stage):
-    (stage.packages / "foreseen_one.py").write_text("import os\nos._exit(3)\n")
-    warming = Warming()
-    warming.begin(stage)
+def test_a_forecast_that_ends_its_process_is_said(trial_context):
+    (trial_context.packages / "foreseen_one.py").write_text("import os\nos._exit(3)\n")
+    zygote_setup = ZygoteSetup()
+    zygote_setup.begin(trial_context)
     with pytest.raises(HarnessError, match="zygote ended"):
-        warming.complete(stage, first_run(stage, "foreseen_one", "torch"))
+        zygote_setup.complete(
+            trial_context, first_run(trial_context, "foreseen_one", "torch")
+        )
 
 
 @pytest.mark.parametrize(
@@ -106,15 +112,17 @@ def test_a_forecast_that_ends_its_process_is_said(stage):
     ],
     ids=["a shell", "code on the command line", "a terminal"],
 )
-def test_why_nothing_can_be_forked_is_said(stage, changed, reason):
-    stage.program = dataclasses.replace(stage.program, **changed)
+def test_why_nothing_can_be_forked_is_said(trial_context, changed, reason):
+    trial_context.program = dataclasses.replace(trial_context.program, **changed)
     with pytest.raises(HarnessError, match=f"no warm path: {reason}"):
-        Warming().complete(stage, first_run(stage, "torch"))
+        ZygoteSetup().complete(trial_context, first_run(trial_context, "torch"))
 
 
-def test_nothing_is_said_where_every_run_is_to_be_fresh(stage):
-    stage.settings = types.SimpleNamespace(warm=False)
-    assert Warming().complete(stage, first_run(stage, "torch")) is None
+def test_nothing_is_said_where_every_run_is_to_be_fresh(trial_context):
+    trial_context.settings = types.SimpleNamespace(warm=False)
+    assert (
+        ZygoteSetup().complete(trial_context, first_run(trial_context, "torch")) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,21 +132,26 @@ def test_nothing_is_said_where_every_run_is_to_be_fresh(stage):
         ("other", "its fresh runs are not alike, so that no forked one is trusted"),
     ],
 )
-def test_a_forked_run_that_is_another_is_said(stage, monkeypatch, fresh, said):
-    first = first_run(stage, "torch")
+def test_a_forked_run_that_is_another_is_said(trial_context, monkeypatch, fresh, said):
+    first = first_run(trial_context, "torch")
     ended = dataclasses.replace(first, ended=Ended.FAILED)
     runs = iter([ended, first if fresh == "torch" else ended])
     builder = _Builder(
-        Stage(stage.settings, stage.program, stage.workspace), lambda event: None
+        TrialContext(
+            trial_context.settings, trial_context.program, trial_context.workspace
+        ),
+        lambda event: None,
     )
     zygote = types.SimpleNamespace(close=lambda: None)
-    monkeypatch.setattr(builder._warming, "complete", lambda stage, first: zygote)
+    monkeypatch.setattr(
+        builder._zygote_setup, "complete", lambda trial_context, first: zygote
+    )
     monkeypatch.setattr(builder, "_run", lambda name: next(runs))
     builder._second_run(first)
     (note,) = builder._notes
     assert note.name == "cold-path"
     assert note.message.startswith(said)
-    assert builder._stage.zygote is None
+    assert builder._trial_context.zygote is None
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "prog.py")
@@ -158,16 +171,16 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "prog.py")
     ids=["signal", "launcher", "notice", "ranks", "one process", "moved", "resume-cmd"],
 )
 def test_a_trial_whose_attempts_cannot_be_forked_says_why(
-    stage, command, settings, said
+    trial_context, command, settings, said
 ):
     given = {"signal": "KILL", "to": "all", "notice": None, "move": False, **settings}
-    there = Stage(
+    there = TrialContext(
         types.SimpleNamespace(**given),
-        stage.program,
-        stage.workspace,
+        trial_context.program,
+        trial_context.workspace,
         zygote=types.SimpleNamespace(serves=lambda start: True),
     )
-    first = first_run(stage, "torch")
+    first = first_run(trial_context, "torch")
     second = dataclasses.replace(first, number=2, command=(sys.executable, *command))
     if said is None or said.startswith("attempt 2"):
         first = dataclasses.replace(first, path="warm")

@@ -156,12 +156,17 @@ def test_the_jobs_of_gitlab_share_the_plans_and_one_decides(shell):
 
 
 def test_the_stage_of_jenkins_writes_what_it_keeps(shell):
-    (stage,) = re.findall(r"sh '''([^']*spotchaos run[^']*)'''", text_of("Jenkinsfile"))
-    done = shell.run(stage, shell=("sh", "-xe"))
+    (trial_context,) = re.findall(
+        r"sh '''([^']*spotchaos run[^']*)'''", text_of("Jenkinsfile")
+    )
+    done = shell.run(trial_context, shell=("sh", "-xe"))
     assert done.returncode == 0, done.stderr
     kept = {p.name for p in (shell.folder / "reports").iterdir()}
     assert kept == {"report.json", "report.html", "report.xml"}
-    assert shell.run(stage, shell=("sh", "-xe"), STAND_IN="violated").returncode == 1
+    assert (
+        shell.run(trial_context, shell=("sh", "-xe"), STAND_IN="violated").returncode
+        == 1
+    )
 
 
 def test_the_gate_of_slurm_uses_the_sites_own_signal(shell):

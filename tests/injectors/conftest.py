@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign.baseline import lay
+from spotchaos.campaign.baseline import prepare_baseline
 from spotchaos.campaign.campaign import run
 from spotchaos.clock import SystemClock
 from spotchaos.config.settings import Settings
@@ -28,16 +28,20 @@ def interrupted(tmp_path_factory):
     first = Settings(command=command, folder=folder)
     with Workspace(folder) as workspace:
         program = Program.from_settings(first)
-        ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
+        baseline_context = prepare_baseline(
+            first, program, workspace, lambda event: None, clock=SystemClock()
+        )
 
         def interrupted(habits, *, polls=None, **given):
             (folder / "habits").write_text(habits)
             settings = dataclasses.replace(first, **given)
             # With other habits it is another program: what it asked is forgotten.
-            stage = dataclasses.replace(ground.stage, polls=polls or Polls())
-            mine = dataclasses.replace(ground, stage=stage)
+            trial_context = dataclasses.replace(
+                baseline_context.trial_context, polls=polls or Polls()
+            )
+            mine = dataclasses.replace(baseline_context, trial_context=trial_context)
             return run(settings, lambda event: None, layer=lambda *_: mine)
 
         yield interrupted
-        if ground.stage.zygote is not None:
-            ground.stage.zygote.close()
+        if baseline_context.trial_context.zygote is not None:
+            baseline_context.trial_context.zygote.close()

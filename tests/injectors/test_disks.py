@@ -6,8 +6,8 @@ import pytest
 
 from spotchaos.config.settings import Settings
 from spotchaos.errors import UsageError
-from spotchaos.injectors.attempt_environment import Pace, Surroundings, window_s
-from spotchaos.injectors.disks import DiskFault, rule_of, step_struck
+from spotchaos.injectors.attempt_environment import AttemptEnvironment, Pace, window_s
+from spotchaos.injectors.disks import DiskFault, injected_step, rule_of
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
 from spotchaos.persistence.oplog import FileOp, OpLog
 from spotchaos.providers.stories import story
@@ -60,7 +60,7 @@ def test_only_operations_on_checkpoints_count(text, nth, onwards, step):
     rule = rule_of(DiskFault.parse(text), LOG, recorded(), patterns=["ckpt-#"])
     assert (rule.nth, rule.onwards) == (nth, onwards)
     assert "train.log" not in rule.path
-    assert step_struck(rule, LOG, recorded()) == step
+    assert injected_step(rule, LOG, recorded()) == step
 
 
 def test_the_last_save_before_a_kill_point_is_meant():
@@ -74,13 +74,13 @@ def test_where_no_save_was_seen_none_is_the_last():
     rank = replace(attempt.trace.ranks[0], saves=())
     unseen = replace(attempt, trace=replace(attempt.trace, ranks={0: rank}))
     rule = rule_of(DiskFault.parse("enospc:last"), LOG, unseen, patterns=[])
-    assert step_struck(rule, LOG, unseen) is None
+    assert injected_step(rule, LOG, unseen) is None
     assert rule_of(DiskFault.parse("enospc"), LOG, unseen, patterns=[]).nth == 1
 
 
 def test_where_a_resume_reads_what_no_save_was_called_any_save_may_be_it():
     rule = rule_of(DiskFault.parse("enospc:last"), LOG, recorded(), patterns=["copy"])
-    assert step_struck(rule, LOG, recorded()) == 3
+    assert injected_step(rule, LOG, recorded()) == 3
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_window_ends_before_the_program_and_fits_its_saves_and_polls():
 
 def test_the_time_scale_is_chosen_when_the_notice_comes():
     pace = Pace(horizon=100, step_s=0.1, save_s=0.0)
-    with Surroundings(story("aws"), isolated=False) as around:
+    with AttemptEnvironment(story("aws"), isolated=False) as around:
         played = around.announce(pace, done=40)
         assert played.time_scale == pytest.approx(40.0)
         assert played.grace_s == 120
         assert played.reclaimed
-    with Surroundings(story("aws-rebalance"), isolated=False) as around:
+    with AttemptEnvironment(story("aws-rebalance"), isolated=False) as around:
         assert not around.announce(pace, done=40).reclaimed

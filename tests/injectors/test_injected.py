@@ -243,9 +243,9 @@ def test_the_clouds_own_address_exists_in_a_private_network(interrupted, habit, 
 )
 def test_errors_of_the_disk_are_survived(interrupted, fault):
     trial = held(interrupted("", fault=(fault,)))
-    struck = trial.attempts[0].struck[0]
-    assert struck.times
-    assert struck.path.startswith("checkpoints/")
+    injected = trial.attempts[0].injected[0]
+    assert injected.times
+    assert injected.path.startswith("checkpoints/")
 
 
 @SLOW
@@ -269,10 +269,10 @@ def test_damage_that_is_loaded_without_a_word_is_named(interrupted):
 @pytest.mark.parametrize("fault", ["clock-skew", "equal-times", "lost-times"])
 def test_the_newest_by_time_is_not_the_newest(interrupted, fault):
     trial, judgement = only(interrupted("newest-by-time", fault=(fault,)))
-    assert trial.attempts[0].struck[0].times
+    assert trial.attempts[0].injected[0].times
     assert names(judgement) == ["stale-resume"]
     trial = held(interrupted("", fault=(fault,)))
-    assert trial.attempts[0].struck[0].times
+    assert trial.attempts[0].injected[0].times
 
 
 def test_a_fault_that_never_struck_proves_nothing(interrupted):

@@ -8,10 +8,10 @@ import pytest
 
 from spotchaos.clock import ManualClock
 from spotchaos.config.settings import Settings
-from spotchaos.injectors.attempt_environment import Pace, Surroundings
+from spotchaos.injectors.attempt_environment import AttemptEnvironment, Pace
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, SaveMark, StepMark
 from spotchaos.providers.stories import story
-from spotchaos.trial.context import Stage
+from spotchaos.trial.context import TrialContext
 
 
 def a_run(*, step_s=0.1, path="cold", **changes):
@@ -50,7 +50,7 @@ def test_a_share_is_never_nothing():
 def test_the_pace_is_that_of_runs_started_alike(runs, path, step_s):
     timed = tuple(a_run(path=way, step_s=own_s) for way, own_s in runs)
     settings = Settings(command=("true",), folder=Path())
-    pace = Stage(settings, None, None, timed=timed).pace_of(path)
+    pace = TrialContext(settings, None, None, timed=timed).pace_of(path)
     assert (None if pace is None else pace.step_s) == (
         None if step_s is None else pytest.approx(step_s)
     )
@@ -70,7 +70,7 @@ class Preempted(ManualClock):
 
 def test_a_deadline_is_not_postponed_by_who_reads_the_clock():
     clock = Preempted()
-    with Surroundings(story("aws"), isolated=False, clock=clock) as around:
+    with AttemptEnvironment(story("aws"), isolated=False, clock=clock) as around:
         moment = ManualClock.now(clock) + timedelta(seconds=10)
         deadline_s = ManualClock.monotonic(clock) + 10
         assert around.monotonic(moment) <= deadline_s

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from spotchaos.clock import ManualClock
-from spotchaos.injectors.attempt_environment import Pace, Surroundings
+from spotchaos.injectors.attempt_environment import AttemptEnvironment, Pace
 from spotchaos.injectors.polling import Heard, Polls, patience_s
 from spotchaos.model import Attempt, AttemptTrace, Ended, RankTrace, StepMark
 from spotchaos.providers.exchange import Request
@@ -34,7 +34,7 @@ def test_the_training_waits_for_who_may_ask_too_late(asked_at_s, waits_s, poll_s
     clock = ManualClock()
     pace = Pace(horizon=100, step_s=0.01, save_s=0.0)
     begun_s = clock.monotonic()
-    with Surroundings(story("aws"), isolated=False, clock=clock) as around:
+    with AttemptEnvironment(story("aws"), isolated=False, clock=clock) as around:
         for at_s in asked_at_s:
             clock.sleep(begun_s + at_s - clock.monotonic())
             # Several items at a time are one poll.
@@ -52,14 +52,14 @@ def test_the_training_waits_for_who_may_ask_too_late(asked_at_s, waits_s, poll_s
 
 def test_a_window_that_is_short_by_itself_is_not_spent_waiting():
     pace = Pace(horizon=100, step_s=0.1, save_s=0.0)
-    with Surroundings(story("aws", grace_s=2), isolated=False) as around:
+    with AttemptEnvironment(story("aws", grace_s=2), isolated=False) as around:
         played = around.announce(pace, done=40, is_patient=True)
         assert played.time_scale == 1
         assert around.patience_s == 0
 
 
-def surroundings(clock, polls):
-    return Surroundings(story("aws"), isolated=False, clock=clock, polls=polls)
+def attempt_environment(clock, polls):
+    return AttemptEnvironment(story("aws"), isolated=False, clock=clock, polls=polls)
 
 
 def an_attempt(*steps_at_s, notice=None):
@@ -71,13 +71,13 @@ def an_attempt(*steps_at_s, notice=None):
 def test_the_pauses_of_a_run_that_was_left_alone_are_remembered():
     clock, polls = ManualClock(), Polls()
     begun_s = clock.monotonic()
-    with surroundings(clock, polls) as around:
+    with attempt_environment(clock, polls) as around:
         for _ in range(3):
             clock.sleep(20.0)
             ask(around)
         around.learn(an_attempt(begun_s + 0.1))
     assert polls.usual_s == pytest.approx(20.0)
-    with surroundings(clock, polls) as around:  # killed before it first asks
+    with attempt_environment(clock, polls) as around:  # killed before it first asks
         around.announce(QUICK, done=40, is_patient=True)
         assert around.patience_s == pytest.approx(24.0)
 
@@ -95,7 +95,7 @@ def test_who_never_asks_is_waited_for_once_in_a_campaign():
     clock, polls = ManualClock(), Polls()
     waited_s = []
     for _ in range(2):
-        with surroundings(clock, polls) as around:
+        with attempt_environment(clock, polls) as around:
             played = around.announce(QUICK, done=40, is_patient=True)
             waited_s.append(around.patience_s)
             around.learn(an_attempt(notice=played))
@@ -104,7 +104,7 @@ def test_who_never_asks_is_waited_for_once_in_a_campaign():
 
 def test_who_asks_within_the_long_wait_is_waited_for_again():
     clock, polls = ManualClock(), Polls()
-    with surroundings(clock, polls) as around:
+    with attempt_environment(clock, polls) as around:
         played = around.announce(QUICK, done=40, is_patient=True)
         around.learn(an_attempt(notice=replace(played, asked=1)))
     assert patience_s(Heard(), polls) == 30.0
@@ -120,7 +120,7 @@ def test_who_asks_within_the_long_wait_is_waited_for_again():
     ],
 )
 def test_only_requests_about_the_end_tell_of_a_poller(path, waits_s):
-    with surroundings(ManualClock(), Polls()) as around:
+    with attempt_environment(ManualClock(), Polls()) as around:
         ask(around, path)
         around.announce(QUICK, done=40, is_patient=True)
         assert around.patience_s == waits_s
@@ -133,10 +133,10 @@ def test_who_is_refused_may_ask_a_second_time(tries, waits_s):
 
 
 def test_a_notice_to_a_program_that_cannot_be_held_is_over_too_soon_to_judge():
-    with surroundings(ManualClock(), Polls()) as around:
+    with attempt_environment(ManualClock(), Polls()) as around:
         assert around.announce(QUICK, done=40).is_hasty
     slow = Pace(horizon=100, step_s=1.0, save_s=0.0)
-    with surroundings(ManualClock(), Polls()) as around:
+    with attempt_environment(ManualClock(), Polls()) as around:
         assert not around.announce(slow, done=20).is_hasty
-    with surroundings(ManualClock(), Polls()) as around:
+    with attempt_environment(ManualClock(), Polls()) as around:
         assert not around.announce(QUICK, done=40, is_patient=True).is_hasty

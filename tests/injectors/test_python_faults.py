@@ -12,7 +12,7 @@ from spotchaos.config.settings import Settings
 from spotchaos.errors import HarnessError
 from spotchaos.events import BaselineDone
 from spotchaos.injectors.disks import DiskFault
-from spotchaos.injectors.python_faults import python_rule_of, step_struck_in_python
+from spotchaos.injectors.python_faults import injected_step_in_python, python_rule_of
 from spotchaos.model import SaveMark, Verdict
 
 SPECIMENS = Path(spotchaos.__file__).parent / "specimens"
@@ -42,8 +42,8 @@ def rule(text, **more):
 def test_a_fault_in_python_counts_the_files_of_saves(text, kind, code, step):
     found = rule(text)
     assert (found.kind, found.errno) == (kind, code)
-    assert step_struck_in_python(found, SAVES) == step
-    assert step_struck_in_python(found, []) is None
+    assert injected_step_in_python(found, SAVES) == step
+    assert injected_step_in_python(found, []) is None
 
 
 def test_the_last_save_before_a_kill_point_is_meant():
@@ -81,7 +81,7 @@ def unsupervised(tmp_path, monkeypatch):
         told = [note for note in done.notes if note.name == "inside-save-left-out"]
         assert "faults strike where Python opens" in told[0].message
         ((trial, judgement),) = outcome.trials
-        return trial.attempts[0].struck[0], judgement, outcome.verdict
+        return trial.attempts[0].injected[0], judgement, outcome.verdict
 
     return unsupervised
 
@@ -102,9 +102,9 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(450)]
     ],
 )
 def test_errors_in_python_are_survived(unsupervised, fault):
-    struck, judgement, verdict = unsupervised(HABITS, fault)
-    assert struck.times
-    assert struck.path.startswith("checkpoints/")
+    injected, judgement, verdict = unsupervised(HABITS, fault)
+    assert injected.times
+    assert injected.path.startswith("checkpoints/")
     assert [f.name for f in judgement.findings] == []
     assert verdict is Verdict.HELD
 
@@ -112,8 +112,8 @@ def test_errors_in_python_are_survived(unsupervised, fault):
 @pytest.mark.slow
 @pytest.mark.timeout(450)
 def test_an_error_in_python_convicts_who_loses_the_old_checkpoint(unsupervised):
-    struck, judgement, _ = unsupervised(HABITS, "rename-refused:3", "deletes-first")
-    assert struck.times
+    injected, judgement, _ = unsupervised(HABITS, "rename-refused:3", "deletes-first")
+    assert injected.times
     assert [f.name for f in judgement.findings] == ["error-destroyed-checkpoint"]
 
 
@@ -123,8 +123,8 @@ def test_an_error_in_python_convicts_who_loses_the_old_checkpoint(unsupervised):
 def test_torch_that_opens_by_itself_is_struck_as_well(unsupervised, is_mended):
     folder = SPECIMENS / ("mended" if is_mended else "mutants")
     program = folder / "error_destroyed_checkpoint.py"
-    struck, judgement, verdict = unsupervised(program, "enospc:3")
-    assert struck.times == 1
+    injected, judgement, verdict = unsupervised(program, "enospc:3")
+    assert injected.times == 1
     if is_mended:
         assert verdict is Verdict.HELD
     else:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from spotchaos.campaign.baseline import lay
+from spotchaos.campaign.baseline import prepare_baseline
 from spotchaos.campaign.campaign import run
 from spotchaos.clock import SystemClock
 from spotchaos.config.settings import Settings
@@ -25,15 +25,17 @@ def on_ground(folder, *options, **given):
     first = Settings(command=command, folder=folder, **given)
     with Workspace(folder) as workspace:
         program = Program.from_settings(first)
-        ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
+        baseline_context = prepare_baseline(
+            first, program, workspace, lambda event: None, clock=SystemClock()
+        )
 
         def reference(**more):
             settings = dataclasses.replace(first, **{"notice": None, **more})
-            return run(settings, lambda event: None, layer=lambda *_: ground)
+            return run(settings, lambda event: None, layer=lambda *_: baseline_context)
 
         yield reference
-        if ground.stage.zygote is not None:
-            ground.stage.zygote.close()
+        if baseline_context.trial_context.zygote is not None:
+            baseline_context.trial_context.zygote.close()
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +66,9 @@ def storing(request, tmp_path_factory):
             for name in ("INT", "HUP", "USR1", "USR2")
         ),
         *(
-            pytest.param({"signal": name, "to": whom}, id=f"{name}-{whom}".lower())
+            pytest.param({"signal": name, "to": target}, id=f"{name}-{target}".lower())
             for name in ("KILL", "TERM", "STOP")
-            for whom in ("leader", "group", "rank:0")
+            for target in ("leader", "group", "rank:0")
         ),
         *(
             pytest.param({"signal": "TERM", "then": (then,)}, id=f"term-{then}")
@@ -126,7 +128,7 @@ def test_the_reference_trainer_takes_half_an_answer_for_what_it_is(storing):
     outcome = reference(fault=(f"{kind}-truncated-get",))
     demand_held(outcome)
     ((trial, _),) = outcome.trials
-    assert sum(one.times for a in trial.attempts for one in a.struck) == 1
+    assert sum(one.times for a in trial.attempts for one in a.injected) == 1
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +151,7 @@ def test_the_reference_trainer_is_held_when_its_upload_in_parts_is_not(in_parts,
     outcome = reference(fault=(f"{kind}-{fault}",))
     demand_held(outcome)
     ((trial, _),) = outcome.trials
-    assert sum(one.times for a in trial.attempts for one in a.struck)
+    assert sum(one.times for a in trial.attempts for one in a.injected)
 
 
 def test_a_fault_of_a_store_that_never_struck_proves_nothing(storing):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotchaos.campaign.baseline import lay
+from spotchaos.campaign.baseline import prepare_baseline
 from spotchaos.campaign.campaign import run
 from spotchaos.clock import SystemClock
 from spotchaos.config.settings import Settings
@@ -35,16 +35,18 @@ def storing(tmp_path_factory):
     )
     with Workspace(folder) as workspace:
         program = Program.from_settings(first)
-        ground = lay(first, program, workspace, lambda event: None, clock=SystemClock())
+        baseline_context = prepare_baseline(
+            first, program, workspace, lambda event: None, clock=SystemClock()
+        )
 
         def storing(habits, *plans, **given):
             (folder / "habits").write_text(habits)
             settings = dataclasses.replace(first, kill_at=plans, **given)
-            return run(settings, lambda event: None, layer=lambda *_: ground)
+            return run(settings, lambda event: None, layer=lambda *_: baseline_context)
 
         yield storing
-        if ground.stage.zygote is not None:
-            ground.stage.zygote.close()
+        if baseline_context.trial_context.zygote is not None:
+            baseline_context.trial_context.zygote.close()
 
 
 def names(outcome):
@@ -85,4 +87,4 @@ def test_an_upload_that_is_refused_ends_the_run_and_no_more(storing):
     outcome = storing("", "step-end:25", fault=("s3-403:2",))
     assert names(outcome) == []
     ((trial, _),) = outcome.trials
-    assert [s.times for a in trial.attempts for s in a.struck] == [1]
+    assert [s.times for a in trial.attempts for s in a.injected] == [1]

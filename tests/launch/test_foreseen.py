@@ -3,7 +3,7 @@
 import pytest
 
 from spotchaos.launch.zygote.forkable import Start
-from spotchaos.launch.zygote.import_scan import foreseen
+from spotchaos.launch.zygote.import_scan import imports_of_script
 
 
 def start(**what):
@@ -34,12 +34,12 @@ def test_it_is_what_the_first_statements_import(tmp_path, source, modules):
     (tmp_path / "train.py").write_text(source)
     (tmp_path / "model.py").write_text("")
     (tmp_path / "data").mkdir()
-    assert foreseen(start(script="train.py"), tmp_path) == modules
+    assert imports_of_script(start(script="train.py"), tmp_path) == modules
 
 
 def test_of_a_module_only_torch_is_foreseen(tmp_path):
-    assert foreseen(start(module="pkg.train"), tmp_path) == ["torch"]
+    assert imports_of_script(start(module="pkg.train"), tmp_path) == ["torch"]
 
 
 def test_of_a_script_that_is_not_there_nothing_is(tmp_path):
-    assert foreseen(start(script="gone.py"), tmp_path) == []
+    assert imports_of_script(start(script="gone.py"), tmp_path) == []

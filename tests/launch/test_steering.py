@@ -175,7 +175,7 @@ EVERYBODY = {"launcher", "rank0", "rank1", "worker0", "worker1"}
 
 @everywhere
 @pytest.mark.parametrize(
-    ("whom", "reached"),
+    ("target", "reached"),
     [
         ("all", EVERYBODY),
         ("leader", {"launcher"}),
@@ -187,13 +187,13 @@ EVERYBODY = {"launcher", "rank0", "rank1", "worker0", "worker1"}
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_signal_reaches_whom_it_names(start, whom, reached):
+def test_a_signal_reaches_whom_it_names(start, target, reached):
     command = (sys.executable, "-I", "-c", LAUNCHER + LISTENING, RANK)
     attempt = start("", command=command)
     wait_for_output(attempt, "up;", 5)
     while len(attempt._ranks()) < 2:
         assert attempt.wait(0.02) is None
-    assert attempt.signal("USR1", whom) == len(reached)
+    assert attempt.signal("USR1", target) == len(reached)
     wait_for_output(attempt, "got it;", len(reached))
     lines = [line for line in attempt.output_tail.splitlines() if "got it" in line]
     assert {line.split()[0] for line in lines} == reached

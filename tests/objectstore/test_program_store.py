@@ -102,14 +102,14 @@ def test_a_resumable_upload_that_is_left_is_nobodys_to_abort(store):
 def test_a_lasting_fault_goes_with_the_machine_and_one_that_waits_stays(store):
     one, url = store("gs-403:1+", "gs-cut:4")
     assert [insert(url), insert(url)] == [403, 403]
-    stored, struck = one.end_attempt()
-    assert [(s.fault, s.times) for s in struck] == [("gs-403:1+", 2)]
+    stored, injected = one.end_attempt()
+    assert [(s.fault, s.times) for s in injected] == [("gs-403:1+", 2)]
     assert [request.status for request in stored.requests] == [403, 403]
     assert insert(url) == 200
     with pytest.raises(requests.ConnectionError):
         insert(url)
-    _, struck = one.end_attempt()
-    assert [(s.fault, s.times) for s in struck] == [("gs-cut:4", 1)]
+    _, injected = one.end_attempt()
+    assert [(s.fault, s.times) for s in injected] == [("gs-cut:4", 1)]
     assert one.not_fired() == []
 
 

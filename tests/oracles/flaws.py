@@ -102,7 +102,7 @@ class Flaw:
     dtypes: dict = field(default_factory=dict)
     rank_older: dict = field(default_factory=dict)  # rank -> as `older`, weights too
 
-    def strikes(self, rank):
+    def injects(self, rank):
         return self.ranks is None or rank in self.ranks
 
 

@@ -196,7 +196,7 @@ class Program:
                 setattr(state, name, getattr(earlier[-1 - flaw.stale[name]], name))
         state.scheduler += flaw.scheduler_ahead
         for rank in range(self.ranks):
-            if "buffers" in flaw.lost and flaw.strikes(rank):
+            if "buffers" in flaw.lost and flaw.injects(rank):
                 state.buffers[rank] = fresh.buffers[rank]
         kept = [{n: s.copy() for n, s in each.items()} for each in state.streams]
         ends_epoch = state.position == self.epoch_steps
@@ -220,11 +220,11 @@ class Program:
             ]
         for rank in range(self.ranks):
             for name in STREAMS:
-                lost = name in flaw.lost and flaw.strikes(rank)
+                lost = name in flaw.lost and flaw.injects(rank)
                 state.streams[rank][name] = (after_start if lost else kept)[rank][name]
-                if name in flaw.disturbed and flaw.strikes(rank):
+                if name in flaw.disturbed and flaw.injects(rank):
                     state.streams[rank][name].draw(flaw.disturbed[name])
-                if name in flaw.foreign and flaw.strikes(rank):
+                if name in flaw.foreign and flaw.injects(rank):
                     state.streams[rank][name] = Stream(("foreign", name, rank))
         state.position += flaw.skip_batches
         if flaw.next_epoch:

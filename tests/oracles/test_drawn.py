@@ -10,7 +10,7 @@ from laying import PLAIN
 
 from spotchaos.model import StateMark, StepMark
 from spotchaos.oracles.drawn import is_drawn, is_within_an_order
-from spotchaos.trace.lookup import RankLine
+from spotchaos.trace.lookup import RankReference
 
 SAMPLES, BATCH = 160, 8
 STATE = next(iter(PLAIN.baseline().first.trace.ranks[0].states.values()))
@@ -36,7 +36,7 @@ def line(order, *, moves, epochs=None, words=700):
             mine = tuple(map(str, order[(step - 1) * BATCH : step * BATCH]))
             epoch = 0 if epochs is None else (step - 1) // epochs
             steps[step] = _step(step, mine, epoch)
-    return RankLine(states, steps)
+    return RankReference(states, steps)
 
 
 def _state(step, used):

@@ -11,7 +11,7 @@ from laying import BASELINE, PLAIN, changed, trial_of
 from synthetic import names
 
 from spotchaos.findings import PROMISES
-from spotchaos.model import Ended, NoticePlayed, Sent, Struck, Verdict
+from spotchaos.model import Ended, Injected, NoticePlayed, Sent, Verdict
 from spotchaos.oracles import judge
 
 WHOLE = PLAIN.trial([PLAIN.horizon])
@@ -90,7 +90,7 @@ def nothing_happened(draw):
         ended=draw(st.sampled_from([Ended.EXITED, Ended.FINISHED])),
         is_started_again=draw(st.booleans()),
         reached=draw(st.booleans()),
-        struck=tuple(Struck(fault, "error", 0) for fault in missed),
+        injected=tuple(Injected(fault, "error", 0) for fault in missed),
         unsent=draw(st.sampled_from([(), ("KILL@save-begin:1",)])),
         path=draw(st.sampled_from(["warm", "cold"])),
         **draw(warnings()),
@@ -120,7 +120,7 @@ def test_no_way_leads_round_it(trial, options):
     "changes",
     [
         pytest.param(
-            {"struck": (Struck("eio-once", "error", 1),)}, id="a-fault-struck"
+            {"struck": (Injected("eio-once", "error", 1),)}, id="a-fault-struck"
         ),
         pytest.param({"signal": "STOP", "signalled_step": 13}, id="it-stood-still"),
         pytest.param({"signal": "TERM", "signalled_step": 13}, id="heard-and-finished"),

@@ -53,24 +53,24 @@ def behind(seconds, **changes):
     last = PROGRAM.trial([13]).attempts[0].trace.ranks[0].steps[-2]
     given = {
         "signal": "TERM",
-        "whom": "leader",
+        "target": "leader",
         "ended": Ended.EXITED,
         "exit_code": -15,
     }
     return {**given, "over_at_s": last.t_s - seconds, **changes}
 
 
-@pytest.mark.parametrize("whom", ["leader", "launcher"])
-def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(whom):
-    (finding,) = said(behind(BEHIND_S + 1e-6, whom=whom))
+@pytest.mark.parametrize("target", ["leader", "launcher"])
+def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(target):
+    (finding,) = said(behind(BEHIND_S + 1e-6, target=target))
     assert finding.name == "orphans"
     assert finding.message == (
-        f"attempt 1 was over, and its ranks, which SIGTERM to their {whom} did not reach,"
+        f"attempt 1 was over, and its ranks, which SIGTERM to their {target} did not reach,"
         " trained on for 1 step"
     )
     assert "`exec`" in finding.hint
     # So they are if the machine goes before anybody has looked for survivors.
-    (finding,) = said(behind(BEHIND_S + 1e-6, whom=whom, ended=Ended.RECLAIMED))
+    (finding,) = said(behind(BEHIND_S + 1e-6, target=target, ended=Ended.RECLAIMED))
     assert finding.name == "orphans"
 
 
@@ -80,9 +80,9 @@ def test_ranks_that_train_on_without_who_was_told_to_stop_are_orphans(whom):
         behind(BEHIND_S - 1e-6),
         behind(BEHIND_S + 1, signal="KILL"),
         behind(BEHIND_S + 1, signal="STOP"),
-        behind(BEHIND_S + 1, whom="all"),
-        behind(BEHIND_S + 1, whom="group"),
-        behind(BEHIND_S + 1, whom="ours"),
+        behind(BEHIND_S + 1, target="all"),
+        behind(BEHIND_S + 1, target="group"),
+        behind(BEHIND_S + 1, target="ours"),
         behind(BEHIND_S + 1, over_at_s=None),
     ],
     ids=[
@@ -100,10 +100,10 @@ def test_steps_behind_an_end_that_nobody_could_pass_on_make_no_orphans(given):
 
 
 def test_a_group_that_holds_no_rank_leaves_orphans_too():
-    (finding,) = said(behind(BEHIND_S + 1e-6, whom="group", told_rank=False))
+    (finding,) = said(behind(BEHIND_S + 1e-6, target="group", notified_rank=False))
     assert finding.name == "orphans"
     # Nor does anybody pass on what goes to data loaders.
-    assert said(behind(BEHIND_S + 1, whom="workers", told_rank=False)) == ()
+    assert said(behind(BEHIND_S + 1, target="workers", notified_rank=False)) == ()
 
 
 def test_ranks_that_wait_for_ever_are_named_with_their_line():

@@ -8,14 +8,14 @@ import pytest
 from laying import BASELINE, PLAIN, changed, first, lost, never_trained, trial_of
 from synthetic import Flaw, names
 
-from spotchaos.model import Ended, Struck
+from spotchaos.model import Ended, Injected
 from spotchaos.oracles import judge
 
 
-def struck(trial, kind, *, at_s=1e9, times=1):
+def injected(trial, kind, *, at_s=1e9, times=1):
     """Return the trial with a fault in its first attempt, late in it by default."""
-    fault = Struck(f"{kind}:2", kind, times, at_s if times else None, "ckpt-12.pt")
-    attempt = changed(trial.attempts[0], struck=(fault,))
+    fault = Injected(f"{kind}:2", kind, times, at_s if times else None, "ckpt-12.pt")
+    attempt = changed(trial.attempts[0], injected=(fault,))
     return replace(trial, attempts=(attempt, *trial.attempts[1:]))
 
 
@@ -27,36 +27,36 @@ def struck(trial, kind, *, at_s=1e9, times=1):
     ],
 )
 def test_an_error_that_took_the_old_checkpoint_as_well_is_named(trial):
-    (finding,) = judge(struck(trial, "error"), BASELINE).findings
+    (finding,) = judge(injected(trial, "error"), BASELINE).findings
     assert finding.name == "error-destroyed-checkpoint"
     assert "'error:2' struck 'ckpt-12.pt' while attempt 1 saved" in finding.message
     assert "write beside the old checkpoint" in finding.hint
 
 
 def test_who_takes_a_short_write_for_a_whole_one_is_told_so():
-    trial = struck(trial_of(first(), never_trained()), "error")
+    trial = injected(trial_of(first(), never_trained()), "error")
     attempt = trial.attempts[0]
-    short = replace(attempt.struck[0], fault="short-write:2")
-    told = replace(attempt, struck=(short,))
+    short = replace(attempt.injected[0], fault="short-write:2")
+    told = replace(attempt, injected=(short,))
     trial = replace(trial, attempts=(told, *trial.attempts[1:]))
     (finding,) = judge(trial, BASELINE).findings
     assert "write on until nothing is left" in finding.hint
 
 
 def test_an_error_that_leaves_the_checkpoint_before_it_is_no_finding():
-    assert names(judge(struck(PLAIN.trial([13]), "error"), BASELINE)) == []
+    assert names(judge(injected(PLAIN.trial([13]), "error"), BASELINE)) == []
 
 
 def test_damage_that_is_trained_on_is_silent():
     trial = PLAIN.trial([13], flaw=lost("optimizer"))
-    (finding,) = judge(struck(trial, "damage"), BASELINE).findings
+    (finding,) = judge(injected(trial, "damage"), BASELINE).findings
     assert finding.name == "silent-damage"
     assert "'damage:2' damaged 'ckpt-12.pt'" in finding.message
 
 
 def test_what_a_fault_that_never_struck_would_explain_keeps_its_name():
     trial = PLAIN.trial([13], flaw=lost("optimizer"))
-    found = names(judge(struck(trial, "damage", times=0), BASELINE))
+    found = names(judge(injected(trial, "damage", times=0), BASELINE))
     assert found == ["not-reached", "optimizer-not-restored"]
 
 
@@ -70,7 +70,7 @@ def test_what_a_fault_that_never_struck_would_explain_keeps_its_name():
 )
 def test_a_first_operation_that_never_came_has_none_before_it(fault, words, hint):
     trial = PLAIN.trial([13])
-    one = changed(trial.attempts[0], struck=(Struck(fault, "store", 0),))
+    one = changed(trial.attempts[0], injected=(Injected(fault, "store", 0),))
     told = replace(trial, attempts=(one, *trial.attempts[1:]))
     (finding,) = (f for f in judge(told, BASELINE).findings if f.name == "not-reached")
     assert finding.message.endswith(words)
@@ -79,8 +79,8 @@ def test_a_first_operation_that_never_came_has_none_before_it(fault, words, hint
 
 def refused(attempt):
     """Return an attempt that failed before its first step, since its store refused it."""
-    fault = Struck("s3-403:5", "store", 1, 1e9, "bucket/ckpt-12.pt")
-    return replace(attempt, ended=Ended.FAILED, exit_code=1, struck=(fault,))
+    fault = Injected("s3-403:5", "store", 1, 1e9, "bucket/ckpt-12.pt")
+    return replace(attempt, ended=Ended.FAILED, exit_code=1, injected=(fault,))
 
 
 def test_a_resume_that_ends_for_a_fault_and_works_when_started_again_is_no_finding():

@@ -48,7 +48,7 @@ def test_steps_that_are_made_at_each_start_before_the_load_are_no_restart():
     judgement = judge(trial_of(*resumed()), BASELINE)
     assert not judgement.findings
     (resume,) = judgement.resumes
-    assert (resume.joined, resume.prelude) == (12, LENGTH)
+    assert (resume.joined, resume.discarded_steps) == (12, LENGTH)
 
 
 def of_its_own(attempt):
@@ -74,7 +74,7 @@ def test_steps_that_only_make_a_state_to_load_into_are_no_restart():
     judgement = judge(trial_of(first, of_its_own(last)), BASELINE)
     assert not judgement.findings
     (resume,) = judgement.resumes
-    assert (resume.joined, resume.prelude) == (12, LENGTH)
+    assert (resume.joined, resume.discarded_steps) == (12, LENGTH)
     first, last = resumed(lost("optimizer"))
     judgement = judge(trial_of(first, of_its_own(last)), BASELINE)
     assert "optimizer-not-restored" in names(judgement)
@@ -192,7 +192,7 @@ def test_clients_that_are_trained_in_turns_from_the_same_weights_are_no_prelude(
     judgement = judge(trial_of(*attempts), baseline)
     assert not judgement.findings
     (resume,) = judgement.resumes
-    assert (resume.joined, resume.prelude) == (12, 0)
+    assert (resume.joined, resume.discarded_steps) == (12, 0)
 
 
 def with_search(attempt):
@@ -238,5 +238,5 @@ def test_a_search_on_the_weights_that_each_start_has_is_a_prelude():
     first, last = (with_search(each) for each in PLAIN.trial([13]).attempts)
     judgement = judge(trial_of(first, last), baseline)
     (resume,) = judgement.resumes
-    assert (resume.joined, resume.prelude) == (12 + LENGTH, LENGTH)
+    assert (resume.joined, resume.discarded_steps) == (12 + LENGTH, LENGTH)
     assert not judgement.findings

@@ -104,7 +104,7 @@ def test_a_second_signal_that_no_attempt_was_sent_proves_nothing():
     assert names(judge(stopped(-15, sent=both), BASELINE)) == []
 
 
-PAST = {"whom": "leader", "told_rank": False}
+PAST = {"target": "leader", "notified_rank": False}
 
 
 def test_habitual_saves_are_no_answer_where_no_rank_was_told():

@@ -8,7 +8,7 @@ import pytest
 from laying import BASELINE, PLAIN, changed, never_trained, trial_of
 from synthetic import Flaw, Program, names
 
-from spotchaos.model import AttemptTrace, Ended, LoadMark, RankTrace, Struck, Trial
+from spotchaos.model import AttemptTrace, Ended, Injected, LoadMark, RankTrace, Trial
 from spotchaos.oracles import judge
 
 HORIZON = PLAIN.horizon
@@ -179,10 +179,10 @@ def test_two_steps_in_one_file_are_a_mix_at_the_step_that_streams_and_order_tell
 # -- saves that failed without a word ----------------------------------------------------
 
 
-def struck(attempt, *, step):
+def injected(attempt, *, step):
     save = next(s for s in attempt.trace.ranks[0].saves if s.step == step)
-    fault = Struck("enospc:last", "error", 1, save.begun_at_s, "ckpt.tmp")
-    return changed(attempt, struck=(fault,))
+    fault = Injected("enospc:last", "error", 1, save.begun_at_s, "ckpt.tmp")
+    return changed(attempt, injected=(fault,))
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def struck(attempt, *, step):
 )
 def test_a_last_save_that_failed_without_a_word_is_lost(step, older, expected):
     trial = PLAIN.trial([], after_finish=True, flaw=Flaw(older=older))
-    attempts = (struck(trial.attempts[0], step=step), *trial.attempts[1:])
+    attempts = (injected(trial.attempts[0], step=step), *trial.attempts[1:])
     trial = replace(trial, attempts=attempts)
     found = judge(trial, BASELINE, resume_after_finish=True)
     assert names(found) == expected
 
 
 def test_a_last_save_that_failed_and_left_what_cannot_be_loaded_is_named():
-    attempt = struck(PLAIN.attempt()[0], step=HORIZON)
+    attempt = injected(PLAIN.attempt()[0], step=HORIZON)
     trial = trial_of(attempt, never_trained())
     (finding,) = judge(trial, BASELINE, resume_after_finish=True).findings
     assert finding.name == "error-destroyed-checkpoint"
@@ -214,7 +214,7 @@ def test_a_final_file_that_was_never_renamed_is_lost():
         return replace(rank, saves=(*rank.saves[:-1], last))
 
     trial = PLAIN.trial([], after_finish=True)
-    first = changed(struck(trial.attempts[0], step=HORIZON), ranks=unnamed)
+    first = changed(injected(trial.attempts[0], step=HORIZON), ranks=unnamed)
     trial = replace(trial, attempts=(first, *trial.attempts[1:]))
     (finding,) = judge(trial, BASELINE, resume_after_finish=True).findings
     assert finding.name == "save-lost"

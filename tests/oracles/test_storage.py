@@ -6,7 +6,7 @@ import pytest
 from flaws import Flaw
 from synthetic import Program
 
-from spotchaos.model import Ended, Request, Stored, Struck
+from spotchaos.model import Ended, Injected, Request, Stored
 from spotchaos.oracles import judge
 
 BUCKET = "checkpoints/"
@@ -177,8 +177,10 @@ def resumed_from(program, baseline, older, first, *, ended=Ended.RECLAIMED, code
     """Judge a trial whose second attempt resumes from an older checkpoint."""
     trial = program.trial([13], flaw=Flaw(older=older))
     one, two = trial.attempts
-    struck = (Struck(FAULT, "store", 1, at_s=one.trace.ranks[0].saves[-1].begun_at_s),)
-    one = replace(one, stored=first, ended=ended, exit_code=code, struck=struck)
+    injected = (
+        Injected(FAULT, "store", 1, at_s=one.trace.ranks[0].saves[-1].begun_at_s),
+    )
+    one = replace(one, stored=first, ended=ended, exit_code=code, injected=injected)
     two = replace(two, stored=holding(20, 24))
     return judge(replace(trial, attempts=(one, two)), baseline).findings
 

@@ -69,9 +69,9 @@ class Harness:
         finally:
             page.close()
 
-    def strike(self):
+    def inject(self):
         (path,) = self.trace.glob(f"{self.process.pid}-*.counters")
-        Counters.strike(str(path))
+        Counters.inject(str(path))
 
     def end(self):
         out, _ = self.process.communicate(timeout=100)
@@ -198,7 +198,7 @@ def test_what_follows_a_signal_is_counted_from_it_and_may_halt_in_its_handler(
     harness.hear()
     outer = harness.hear()
     assert outer["halt"] == "step-end:2"
-    harness.strike()
+    harness.inject()
     harness.process.send_signal(signal.SIGTERM)
     inner = harness.hear()
     assert inner["halt"] == "+save-begin:1"

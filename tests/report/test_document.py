@@ -182,15 +182,15 @@ def test_a_notice_is_in_the_report_and_its_speed_on_the_screen(outcomes):
 
 
 def test_faults_that_struck_are_in_the_report_and_on_the_screen(outcomes):
-    from spotchaos.model import Struck
+    from spotchaos.model import Injected
     from spotchaos.report.screen import plain, screen
 
     trial, said = outcomes.violated_pair(1)
-    struck = (
-        Struck("s3-503:2+", "store", 3, at_s=100.5, path="bucket/run/state.pt"),
-        Struck("enospc:9", "error", 0),
+    injected = (
+        Injected("s3-503:2+", "store", 3, at_s=100.5, path="bucket/run/state.pt"),
+        Injected("enospc:9", "error", 0),
     )
-    first = dataclasses.replace(trial.attempts[0], struck=struck)
+    first = dataclasses.replace(trial.attempts[0], injected=injected)
     trial = dataclasses.replace(trial, attempts=(first, trial.attempts[1]))
     document = make_document(outcomes.make_outcome(said.verdict, [(trial, said)]))
     schema = resources.files("spotchaos.report").joinpath("schema1.json").read_text()

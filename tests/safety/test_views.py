@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from spotchaos.errors import HarnessError, UsageError
-from spotchaos.injectors.disks import DiskFault, strike_at_rest
+from spotchaos.injectors.disks import DiskFault, damage_at_rest
 from spotchaos.injectors.file_times import TIMES, move_times
 from spotchaos.launch.isolation.workspace import Workspace
 from spotchaos.report.formats import check_writable
@@ -72,15 +72,15 @@ def test_damage_to_a_checkpoint_stops_at_links_of_the_program(view, mine, fault,
     place = view.fill_at("")
     (place / "here").symlink_to(mine)
     (place / "file").symlink_to(mine / "state.pt")
-    struck = strike_at_rest(DiskFault.parse(fault), view, save_of(saved), patterns=())
-    assert struck.times == 0
+    injected = damage_at_rest(DiskFault.parse(fault), view, save_of(saved), patterns=())
+    assert injected.times == 0
     assert seen(mine) == before
     (place / "own.pt").write_bytes(bytes(8192))
     (place / "newest").symlink_to("own.pt")
-    struck = strike_at_rest(
+    injected = damage_at_rest(
         DiskFault.parse(fault), view, save_of("newest"), patterns=()
     )
-    assert struck.times == 1
+    assert injected.times == 1
     assert (place / "own.pt").read_bytes() != bytes(8192) or fault == "zero-page"
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from spotchaos.pytest_support import SPECIMENS
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 from spotchaos.pytest_support.specimen_runs import (
     read_table,
     try_program,
@@ -36,8 +36,8 @@ def busy():
 
 
 @pytest.fixture(scope="module")
-def groundworks():
-    shared = Groundworks(ready=[SPECIMENS])
+def shared_baselines():
+    shared = SharedBaselines(ready=[SPECIMENS])
     yield shared
     shared.close()
 
@@ -45,16 +45,18 @@ def groundworks():
 @pytest.mark.parametrize(
     "specimen", [pytest.param(one, id=one.name) for one in QUICK if one.finding]
 )
-def test_a_flawed_program_is_convicted_by_its_name(specimen, groundworks, tmp_path):
+def test_a_flawed_program_is_convicted_by_its_name(
+    specimen, shared_baselines, tmp_path
+):
     outcome = try_program(
-        specimen, specimen.mutant, folder=tmp_path, layer=groundworks.layer
+        specimen, specimen.mutant, folder=tmp_path, layer=shared_baselines.layer
     )
     assert not unmet_by_mutant(specimen, outcome)
 
 
 @pytest.mark.parametrize("specimen", [pytest.param(one, id=one.name) for one in QUICK])
-def test_a_correct_program_is_acquitted(specimen, groundworks, tmp_path):
+def test_a_correct_program_is_acquitted(specimen, shared_baselines, tmp_path):
     outcome = try_program(
-        specimen, specimen.mended, folder=tmp_path, layer=groundworks.layer
+        specimen, specimen.mended, folder=tmp_path, layer=shared_baselines.layer
     )
     assert not unmet_by_twin(specimen, outcome)

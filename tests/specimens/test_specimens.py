@@ -4,7 +4,7 @@ import pytest
 
 from spotchaos.findings import FINDINGS
 from spotchaos.pytest_support import SPECIMENS, specimen_runs as specimens
-from spotchaos.pytest_support.shared_baselines import Groundworks
+from spotchaos.pytest_support.shared_baselines import SharedBaselines
 from spotchaos.pytest_support.specimen_runs import (
     read_table,
     try_program,
@@ -73,24 +73,26 @@ def _params(rows):
 
 
 @pytest.fixture(scope="module")
-def groundworks():
-    shared = Groundworks(ready=[SPECIMENS])
+def shared_baselines():
+    shared = SharedBaselines(ready=[SPECIMENS])
     yield shared
     shared.close()
 
 
 @pytest.mark.parametrize("specimen", _params(s for s in TABLE.values() if s.finding))
-def test_a_flawed_program_is_convicted_by_its_name(specimen, groundworks, tmp_path):
+def test_a_flawed_program_is_convicted_by_its_name(
+    specimen, shared_baselines, tmp_path
+):
     outcome = try_program(
-        specimen, specimen.mutant, folder=tmp_path, layer=groundworks.layer
+        specimen, specimen.mutant, folder=tmp_path, layer=shared_baselines.layer
     )
     assert not unmet_by_mutant(specimen, outcome)
 
 
 @pytest.mark.parametrize("specimen", _params(TABLE.values()))
-def test_a_correct_program_is_acquitted(specimen, groundworks, tmp_path):
+def test_a_correct_program_is_acquitted(specimen, shared_baselines, tmp_path):
     outcome = try_program(
-        specimen, specimen.mended, folder=tmp_path, layer=groundworks.layer
+        specimen, specimen.mended, folder=tmp_path, layer=shared_baselines.layer
     )
     assert not unmet_by_twin(specimen, outcome)
 

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from spotchaos.model import StateMark, StepMark
 from spotchaos.trace.lookup import (
     BLOCK_WORDS,
-    RankLine,
+    RankReference,
     disturbance,
     draws_between,
     join,
@@ -34,7 +34,7 @@ def make_line(columns, *, rng=None, weak=None):
         step + 1: StepMark(step=step + 1, components={"batch": batch})
         for step, batch in enumerate(batches)
     }
-    return RankLine(states, marks, weak or {})
+    return RankReference(states, marks, weak or {})
 
 
 def where(columns, found, **options):

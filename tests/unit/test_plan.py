@@ -6,11 +6,11 @@ from hypothesis import given, strategies as st
 from spotchaos.config.plan import KillPoint, Plan
 from spotchaos.errors import PlanError
 from spotchaos.planning.chance import draw
-from spotchaos.planning.edges import Landscape, edges, every_step
+from spotchaos.planning.edges import SiteIndex, edges, every_step
 from spotchaos.planning.moments import Moment, Moments
 from spotchaos.trace.format import SITES, STORE_SITES
 
-LAND = Landscape(
+LAND = SiteIndex(
     horizon=60,
     counts={"forward": 120, "backward": 120, "optimizer-step": 60, "step-end": 60},
     saves=[(9, 1), (19, 2), (29, 3), (39, 4), (49, 5), (59, 6)],
@@ -78,13 +78,15 @@ def test_a_plan_beyond_the_horizon_is_refused_with_the_horizon():
 
 @given(seed=st.integers(0, 2**32))
 def test_one_seed_makes_one_set_of_plans(seed):
-    assert draw(seed, trials=5, land=LAND) == draw(seed, trials=5, land=LAND)
+    assert draw(seed, trials=5, site_index=LAND) == draw(
+        seed, trials=5, site_index=LAND
+    )
 
 
 @given(seed=st.integers(0, 2**32), horizon=st.integers(2, 200))
 def test_drawn_plans_begin_within_the_horizon(seed, horizon):
-    land = Landscape(horizon=horizon, counts={}, saves=[(horizon // 2, 1)])
-    for plan in draw(seed, trials=4, land=land):
+    site_index = SiteIndex(horizon=horizon, counts={}, saves=[(horizon // 2, 1)])
+    for plan in draw(seed, trials=4, site_index=site_index):
         assert 1 <= len(plan.points) <= 3
         first = plan.points[0]
         assert first.site != "step-end" or 1 <= first.occurrence <= horizon
@@ -104,14 +106,14 @@ def test_edges_hold_the_moments_at_which_programs_go_wrong():
 
 
 def test_inside_a_save_is_an_edge_where_there_are_file_sites():
-    land = Landscape(
+    site_index = SiteIndex(
         horizon=LAND.horizon,
         counts=LAND.counts,
         saves=LAND.saves,
         file_ops=90,
         inside_saves=[KillPoint(site="write", occurrence=20, cut="half")],
     )
-    assert any("write:20/half" in str(plan) for plan in edges(land))
+    assert any("write:20/half" in str(plan) for plan in edges(site_index))
 
 
 def test_every_step_is_a_plan_of_its_own():
@@ -120,7 +122,7 @@ def test_every_step_is_a_plan_of_its_own():
 
 def test_a_run_of_one_step_cannot_be_interrupted_by_chance():
     with pytest.raises(PlanError, match="horizon of 1 steps"):
-        draw(0, trials=1, land=Landscape(horizon=1, counts={}))
+        draw(0, trials=1, site_index=SiteIndex(horizon=1, counts={}))
 
 
 def _in_saves(*kinds, saves=4):
@@ -130,7 +132,7 @@ def _in_saves(*kinds, saves=4):
         for number, kind in enumerate(kinds * saves, 1)
     ]
     ends = [len(kinds) * (step // 5) for step in range(1, 5 * saves + 1)]
-    return Landscape(
+    return SiteIndex(
         horizon=5 * saves,
         counts={},
         saves=[(5 * n, n) for n in range(1, saves + 1)],
@@ -142,32 +144,34 @@ def _in_saves(*kinds, saves=4):
 @pytest.mark.parametrize("seed", range(20))
 def test_chance_strikes_each_gap_before_it_strikes_one_again(seed):
     kinds = ("creat", "write", "unlink", "symlink", "rename")
-    land = _in_saves(*kinds)
-    plans = draw(seed, trials=20, land=land)
-    assert land.moments.not_struck(plans) == []
-    assert plans[:5] == draw(seed, trials=5, land=land)
+    site_index = _in_saves(*kinds)
+    plans = draw(seed, trials=20, site_index=site_index)
+    assert site_index.moments.not_struck(plans) == []
+    assert plans[:5] == draw(seed, trials=5, site_index=site_index)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_few_plans_leave_what_another_has_left_on_disk(seed):
-    land = _in_saves("write")
-    plans = draw(seed, trials=12, land=land)
-    left = [(land.moments.struck(p.points[0]), p.points[1:]) for p in plans]
+    site_index = _in_saves("write")
+    plans = draw(seed, trials=12, site_index=site_index)
+    left = [(site_index.moments.injected(p.points[0]), p.points[1:]) for p in plans]
     assert len(set(left)) >= 10
 
 
 def test_edges_strike_where_a_name_was_made_or_removed():
-    land = _in_saves("write", "unlink", "symlink", saves=3)
-    points = [plan.points[0] for plan in edges(land) if plan.points]
-    struck = {land.moments.struck(point)[0] for point in points}
-    assert "after unlink" in {moment.gap for moment in struck if moment is not None}
+    site_index = _in_saves("write", "unlink", "symlink", saves=3)
+    points = [plan.points[0] for plan in edges(site_index) if plan.points]
+    injected = {site_index.moments.injected(point)[0] for point in points}
+    assert "after unlink" in {moment.gap for moment in injected if moment is not None}
 
 
 def test_a_kill_at_a_step_strikes_the_gap_after_the_newest_save():
-    land = _in_saves("write", "rename", saves=3)
-    struck = {
-        step: land.moments.struck(KillPoint(site="step-end", occurrence=step))[0]
+    site_index = _in_saves("write", "rename", saves=3)
+    injected = {
+        step: site_index.moments.injected(KillPoint(site="step-end", occurrence=step))[
+            0
+        ]
         for step in (4, 5, 9, 10)
     }
-    assert struck[4] is None
-    assert [struck[step].op for step in (5, 9, 10)] == [2, 2, 4]
+    assert injected[4] is None
+    assert [injected[step].op for step in (5, 9, 10)] == [2, 2, 4]

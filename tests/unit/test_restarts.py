@@ -8,7 +8,7 @@ from traces import make_marks, write
 from spotchaos.model import Attempt, AttemptTrace, Ended, Left, Request, Stored
 from spotchaos.oracles.progress import SHARED_STORE
 from spotchaos.trace.reading import read_restarts
-from spotchaos.trial.split_restarts import parted
+from spotchaos.trial.split_restarts import split_at_restarts
 
 RANKS = (0, 1)
 
@@ -43,7 +43,7 @@ def test_each_start_of_the_ranks_has_a_trace_of_its_own(tmp_path):
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=0)
     start(tmp_path, 30, at_s=12.0, steps=5, bye=True)
-    found = read_restarts(tmp_path, struck_at_s=5.0)
+    found = read_restarts(tmp_path, injected_at_s=5.0)
     assert [restart.trace.completed for restart in found] == [3, 0, 5]
     assert [restart.began_at_s for restart in found] == [0.0, 9.0, 12.0]
     assert [sorted(restart.trace.ranks) for restart in found] == [[0, 1]] * 3
@@ -52,18 +52,18 @@ def test_each_start_of_the_ranks_has_a_trace_of_its_own(tmp_path):
 def test_what_else_begins_after_the_signal_is_no_restart(tmp_path):
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=0, argv="upload.py")
-    assert read_restarts(tmp_path, struck_at_s=5.0) == ()
+    assert read_restarts(tmp_path, injected_at_s=5.0) == ()
 
 
 def test_a_rank_that_says_again_who_it_is_has_not_been_restarted(tmp_path):
     marks = make_marks(steps=3, pid=10, start_s=1.0)
     again = {**marks[0], "t": 7.0, "rank": 1, "world_size": 2}
     write(tmp_path, [*marks[:-1], again, marks[-1]])
-    assert read_restarts(tmp_path, struck_at_s=5.0) == ()
+    assert read_restarts(tmp_path, injected_at_s=5.0) == ()
 
 
 def test_an_attempt_without_a_restart_is_one():
-    assert parted(attempt()) == [attempt()]
+    assert split_at_restarts(attempt()) == [attempt()]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_the_end_belongs_to_the_last_start(tmp_path, ended, exit_code, last):
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=4)
     start(tmp_path, 30, at_s=20.0, steps=5)
-    starts = read_restarts(tmp_path, struck_at_s=5.0)
+    starts = read_restarts(tmp_path, injected_at_s=5.0)
     given = {"ended": ended, "exit_code": exit_code, "left": Left(), "trouble": "ours"}
-    parts = parted(attempt(restarts=starts, **given))
+    parts = split_at_restarts(attempt(restarts=starts, **given))
     assert [part.number for part in parts] == [1, 2, 3]
     assert [part.ended for part in parts] == [Ended.EXITED, Ended.FAILED, last]
     assert [part.exit_code for part in parts] == [None, None, exit_code]
@@ -96,8 +96,8 @@ def test_a_start_that_the_launcher_made_good_before_a_step_is_left_out(tmp_path)
     start(tmp_path, 10, at_s=1.0, steps=3)
     start(tmp_path, 20, at_s=9.0, steps=0, bye=True)
     start(tmp_path, 30, at_s=20.0, steps=5)
-    starts = read_restarts(tmp_path, struck_at_s=5.0)
-    parts = parted(attempt(restarts=starts))
+    starts = read_restarts(tmp_path, injected_at_s=5.0)
+    parts = split_at_restarts(attempt(restarts=starts))
     assert [part.trace.completed for part in parts] == [3, 5]
 
 
@@ -113,7 +113,7 @@ def test_what_was_asked_of_the_store_belongs_to_the_start_that_asked(tmp_path):
         for at_s in (2.0, 8.9, 9.0, 70.0)
     )
     stored = Stored(objects={"bucket/a": 3}, texts={}, requests=asked)
-    starts = read_restarts(tmp_path, struck_at_s=5.0)
-    parts = parted(attempt(restarts=starts, stored=stored))
+    starts = read_restarts(tmp_path, injected_at_s=5.0)
+    parts = split_at_restarts(attempt(restarts=starts, stored=stored))
     assert [part.stored.requests for part in parts] == [asked[:2], asked[2:]]
     assert [part.stored.objects for part in parts] == [{"bucket/a": 3}] * 2

@@ -22,7 +22,7 @@ from spotchaos.launch.attempt.freezing import Freezer, Stillness
 from spotchaos.launch.attempt.liveness import Pages, collect_stacks
 from spotchaos.launch.attempt.outer import Outer
 from spotchaos.launch.attempt.output import bound, denied_paths, keep_of, tail
-from spotchaos.launch.attempt.spec import STRUCK
+from spotchaos.launch.attempt.spec import INJECTED
 from spotchaos.launch.attempt.targets import targets_of
 from spotchaos.launch.isolation import process_tree
 from spotchaos.launch.isolation.leaving import LEAVING
@@ -81,7 +81,7 @@ class RunningAttempt:
         self.wall_s = 0.0
         self.cpu_s = 0.0
         self.survivors: tuple[str, ...] = ()
-        self.told_rank = True  # False: the last signal went past every rank
+        self.notified_rank = True  # False: the last signal went past every rank
         self.is_deaf = False  # every rank that the last signal went to ignores it
         self.ports: tuple[tuple[str, int], ...] = ()  # at which survivors listen
         self.readonly: tuple[str, ...] = ()  # mounts that could not be made private
@@ -97,7 +97,7 @@ class RunningAttempt:
         self._leader_group: int | None = None  # here
         self._supervisor: int | None = None
         self._ended_at_s: float | None = None
-        self._exit_told = False
+        self._exit_reported = False
         self._gone = False
         self._reclaimed = False
         self._refusal: str | None = None
@@ -155,7 +155,7 @@ class RunningAttempt:
                 if self._events:
                     return self._events.popleft()
                 if self._gone:
-                    if self._reclaimed or self._exit_told:
+                    if self._reclaimed or self._exit_reported:
                         return None
                     raise HarnessError(
                         "an attempt vanished although nobody ended it",
@@ -222,8 +222,8 @@ class RunningAttempt:
         if "ended" in report:
             self.exit_code = report["ended"]
             self._note_end()
-        if "survivors" in report and not self._exit_told:
-            self._exit_told = True
+        if "survivors" in report and not self._exit_reported:
+            self._exit_reported = True
             self.survivors = tuple(
                 f"pid {pid}: {' '.join(argv) or '(no command line)'}"
                 for pid, argv in report["survivors"]
@@ -351,38 +351,38 @@ class RunningAttempt:
         """Let go of what `freeze` stopped."""
         self._freezer.thaw()
 
-    def signal(self, name: str, whom: str = "all") -> int:
+    def signal(self, name: str, target: str = "all") -> int:
         """Send a signal from outside.
 
         Args:
             name: without SIG: "TERM", "USR1", "STOP".
-            whom: "all", "leader", "group", "launcher", "workers" or "rank:R".
+            target: "all", "leader", "group", "launcher", "workers" or "rank:R".
 
         Returns:
             How many processes it was sent to.
 
         Raises:
-            HarnessError: nobody answers to `whom`.
+            HarnessError: nobody answers to `target`.
         """
-        targets = self._targets(whom)
+        targets = self._targets(target)
         number = signal.Signals[f"SIG{name}"]
         with self._lock:
             told = set(self._trainers()) & set(targets)
-        self.told_rank = bool(told)
+        self.notified_rank = bool(told)
         self.is_deaf = process_tree.all_ignore(told, number)
         if number == signal.SIGSTOP:
             self._freezer.leave_stopped(targets)
         return process_tree.send(targets, number)
 
-    def tell_struck(self) -> None:
+    def report_injected(self) -> None:
         """Count sites and ranks anew, for what follows the first signal."""
-        (self.folder / STRUCK).touch()
-        self._pages.strike()
+        (self.folder / INJECTED).touch()
+        self._pages.inject()
         with self._lock:
             self._before = frozenset(self._conversation.hellos)
 
     def is_restarted(self) -> bool:
-        """Tell whether a launcher has begun the ranks anew since `tell_struck`."""
+        """Tell whether a launcher has begun the ranks anew since `report_injected`."""
         with self._lock:
             self._pump(0.0)
             now = self._trainers()
@@ -399,17 +399,17 @@ class RunningAttempt:
             self._pump(0.0)
             self._conversation.release(rank, kill=kill)
 
-    def reclaim(self, whom: str = "all") -> None:
+    def reclaim(self, target: str = "all") -> None:
         """Take processes away with SIGKILL and prove that they are gone.
 
         Args:
-            whom: "all", as on a reclaimed machine, or as in `signal`.
+            target: "all", as on a reclaimed machine, or as in `signal`.
 
         Raises:
             HarnessError: something still lives.
         """
-        if whom != "all":
-            targets = self._targets(whom)
+        if target != "all":
+            targets = self._targets(target)
             process_tree.send(targets, signal.SIGKILL)
             self._until(lambda: not any_lives(targets), END_BOUND_S, "lose a process")
             return
@@ -434,12 +434,12 @@ class RunningAttempt:
         """Kill what outlived the program's own end; return how many there were."""
         return process_tree.send([p.pid for p in self.members()], signal.SIGKILL)
 
-    def _targets(self, whom: str) -> list[int]:
+    def _targets(self, target: str) -> list[int]:
         with self._lock:
             self._pump(0.0)
             ranks = {rank: hello.host_pid for rank, hello in self._ranks().items()}
         return targets_of(
-            whom,
+            target,
             self.members(),
             leader=self._leader,
             leader_group=self._leader_group,

@@ -48,10 +48,10 @@ class Pages:
                 found[rank] = (steps, sites)
         return found
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Tell every process that counts from its first signal that it is coming."""
         for path in self._folder.glob("*.counters"):
-            Counters.strike(str(path))
+            Counters.inject(str(path))
 
     def close(self) -> None:
         for page in self._pages.values():

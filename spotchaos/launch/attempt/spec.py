@@ -28,7 +28,7 @@ LINGER_S = 10.0
 
 
 # In an attempt's folder once its first signal has been sent.
-STRUCK = "struck"
+INJECTED = "struck"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def make_spec(
             frames=table,
             others=files.others,
             break_links=files.break_links,
-            struck=str(folder / STRUCK),
+            injected=str(folder / INJECTED),
         ),
     }
 

@@ -10,17 +10,17 @@ from spotchaos.launch.isolation.process_tree import Process
 
 
 def targets_of(
-    whom: str,
+    target: str,
     members: Sequence[Process],
     *,
     leader: int | None,
     leader_group: int | None,
     ranks: Mapping[int, int],
 ) -> list[int]:
-    """Return the pids, here, of the processes that `whom` names.
+    """Return the pids, here, of the processes that `target` names.
 
     Args:
-        whom: "all", "leader", "group", "launcher", "workers", "rank:R" or
+        target: "all", "leader", "group", "launcher", "workers", "rank:R" or
             "rank:R,R" (a machine that holds several).
         members: every live process of the program.
         leader: pid of its first process, as the program sees it.
@@ -30,24 +30,24 @@ def targets_of(
     Raises:
         HarnessError: it names nobody.
     """
-    if whom == "all":
+    if target == "all":
         return [p.pid for p in members]
-    if whom == "leader":
+    if target == "leader":
         found = [p.pid for p in members if p.inner_pid == leader]
-    elif whom == "group":
+    elif target == "group":
         found = [p.pid for p in members if p.group == leader_group]
-    elif whom == "launcher":
+    elif target == "launcher":
         found = _launchers(members, leader, set(ranks.values()))
-    elif whom == "workers":
+    elif target == "workers":
         found = _workers(members, set(ranks.values()))
     else:
-        wanted = {ranks.get(int(r)) for r in whom.removeprefix("rank:").split(",")}
+        wanted = {ranks.get(int(r)) for r in target.removeprefix("rank:").split(",")}
         found = [p.pid for p in members if p.pid in wanted]
         if len(found) < len(wanted):
             found = []  # one that has ended, or never was
     if not found:
         raise HarnessError(
-            f"the attempt has no process that {whom!r} names",
+            f"the attempt has no process that {target!r} names",
             hint="`--to all` reaches every process",
         )
     return found

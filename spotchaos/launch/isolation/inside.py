@@ -111,7 +111,7 @@ def main(
     try:
         namespaces.unshare_first(spec["unshare"])
     except OSError as error:
-        _tell(spec, {"error": f"could not isolate the attempt: {error}"})
+        _emit(spec, {"error": f"could not isolate the attempt: {error}"})
         return 1
     if spec["cgroup"] is not None:
         # Opened here: inside, control groups are read-only.
@@ -121,7 +121,7 @@ def main(
     init = os.fork()
     if init == 0:
         _run_init(spec, body, supervise, prepare)
-    _tell(spec, {"init": init})
+    _emit(spec, {"init": init})
     return _watch(spec, init, wake)
 
 
@@ -211,7 +211,7 @@ def _watch(spec: Spec, init: int, wake: int) -> int:
     left = end_all()
     cpu_s = usage.ru_utime + usage.ru_stime
     _remove_group(spec["cgroup"])
-    _tell(spec, {"gone": True, "cpu_s": cpu_s, "left": left})
+    _emit(spec, {"gone": True, "cpu_s": cpu_s, "left": left})
     return 0
 
 
@@ -266,7 +266,7 @@ def _run_init(
         leader, supervisor, master = start(
             spec, body=body, supervise=supervise, prepare=prepare
         )
-        _tell(
+        _emit(
             spec,
             {
                 "leader": leader,
@@ -279,7 +279,7 @@ def _run_init(
         for listener in listeners:
             listener.close()
     except OSError as error:
-        _tell(spec, {"error": f"could not set up the attempt: {error}"})
+        _emit(spec, {"error": f"could not set up the attempt: {error}"})
         os._exit(1)
     try:
         _serve(spec, leader, supervisor, master, wake)
@@ -317,12 +317,12 @@ def _serve(
                 fair_s = _clock_of_others()
                 report_at = fair_s() + spec["linger_s"]
                 code = children.exit_code(status)
-                _tell(spec, {"ended": code, "t": time.monotonic()})
+                _emit(spec, {"ended": code, "t": time.monotonic()})
         if report_at is not None and not reported:
             living = _others(supervisor)
             if not living or fair_s() >= report_at:
                 reported = True
-                _tell(
+                _emit(
                     spec,
                     {
                         "survivors": [[pid, children.argv_of(pid)] for pid in living],
@@ -455,7 +455,7 @@ def _load_supervisor(described: dict[str, Any]) -> tuple[Hook, Hook | None]:
     )
 
 
-def _tell(spec: Spec, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+def _emit(spec: Spec, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
     """Send one report; a harness that is gone needs none."""
     content = json.dumps(message).encode()
     with socket.socket(fileno=os.dup(spec["control"])) as control:

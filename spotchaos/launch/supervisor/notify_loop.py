@@ -53,7 +53,7 @@ class Options:
         observe_reads: also log what is looked up and opened for reading.
         break_links: copy a file of before the run that is a hard link to something
             outside, before it is opened for writing: kept blobs stay whole.
-        struck: a file that is there once the attempt's first signal has been sent.
+        injected: a file that is there once the attempt's first signal has been sent.
     """
 
     roots: tuple[str, ...]
@@ -69,7 +69,7 @@ class Options:
     frames: str | None = None
     observe_reads: bool = False
     break_links: bool = False
-    struck: str | None = None
+    injected: str | None = None
 
 
 class Supervisor:
@@ -220,8 +220,8 @@ class Supervisor:
             self._hold(job, point, done=False)
 
     def _first_signal_is_sent(self) -> bool:
-        struck = self._options.struck
-        return struck is not None and Path(struck).exists()
+        injected = self._options.injected
+        return injected is not None and Path(injected).exists()
 
     def _run(self, job: Job) -> None:
         if job.rule is not None and job.rule.action == "errno":
@@ -238,7 +238,7 @@ class Supervisor:
 
     def _hold(self, job: Job, point: FilePoint, *, done: bool) -> None:
         self._held.append((job, done, point))
-        self._tell(
+        self._emit(
             {
                 "halt": str(point),
                 "op": job.kind,
@@ -254,7 +254,7 @@ class Supervisor:
             }
         )
 
-    def _tell(self, message: dict[str, object]) -> None:
+    def _emit(self, message: dict[str, object]) -> None:
         if self._control is None:
             raise SeccompError(
                 errno.ENOTCONN, "a kill point was reached with no control"

@@ -182,7 +182,7 @@ class Gate:
         rules: faults; of several that fit one op the first wins, delays add up.
         records: patterns of labels of output files: a write to one, or a rename to its
             name, is a `record`.
-        is_struck: tells whether the first signal of the attempt has been sent; it is
+        is_injected: tells whether the first signal of the attempt has been sent; it is
             asked only for points that count from there.
     """
 
@@ -190,12 +190,12 @@ class Gate:
         self,
         points: list[FilePoint],
         rules: list[Rule],
-        is_struck: Callable[[], bool] = lambda: False,
+        is_injected: Callable[[], bool] = lambda: False,
         records: tuple[str, ...] = (),
     ) -> None:
         self._points = list(points)
         self._records = records
-        self._is_struck = is_struck
+        self._is_injected = is_injected
         self._rules = [(rule, [0]) for rule in rules]
         self._counts: dict[tuple[str, object], int] = {}
 
@@ -210,7 +210,7 @@ class Gate:
         sites = sites_of(kind)
         if self._is_record(kind, names):
             sites = (*sites, "record")
-        follows = any(one.follows for one in self._points) and self._is_struck()
+        follows = any(one.follows for one in self._points) and self._is_injected()
         point = None
         for site in sites:
             counts = [(False, self._count((site, rank)), self._count((site, "all")))]

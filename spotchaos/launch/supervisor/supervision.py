@@ -33,7 +33,7 @@ def supervision_of(
     frames: str | None = None,
     others: str = "hold",
     break_links: bool = False,
-    struck: str | None = None,
+    injected: str | None = None,
 ) -> dict[str, Any]:
     """Return `inside.SPEC["supervisor"]` for one attempt.
 
@@ -51,7 +51,7 @@ def supervision_of(
         others: "hold" or "run": what others do while one op is held.
         break_links: a file of before that is linked from elsewhere is copied before it
             is opened for writing.
-        struck: a file that is there once the first signal has been sent.
+        injected: a file that is there once the first signal has been sent.
     """
     options = {
         "roots": list(roots),
@@ -66,7 +66,7 @@ def supervision_of(
         "frames": frames,
         "others": others,
         "break_links": break_links,
-        "struck": struck,
+        "struck": injected,
     }
     return {
         "path": OWN_PATH,
@@ -98,7 +98,7 @@ def serve(connection: socket.socket, options: dict[str, Any]) -> None:
         frames=options["frames"],
         others=options["others"],
         break_links=options["break_links"],
-        struck=options["struck"],
+        injected=options["struck"],
     )
     connection.sendall(b"g")
     connection.close()

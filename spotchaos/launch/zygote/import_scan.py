@@ -11,7 +11,7 @@ from spotchaos.launch.zygote.forkable import Start
 TORCH = "torch"
 
 
-def foreseen(start: Start, folder: Path) -> list[str]:
+def imports_of_script(start: Start, folder: Path) -> list[str]:
     """Return packages that a program's first statements import, in order.
 
     They are imported in advance while the program runs for the first time; what it then

@@ -91,7 +91,7 @@ def appended(state, step):
     content = io.BytesIO()
     torch.save(state, content)
     with open("all.bin", "ab") as file:
-        file.write(struct.pack("<I", content.tell()) + content.getvalue())
+        file.write(struct.pack("<I", content.emit()) + content.getvalue())
 
 
 appended_after_rest = appended

@@ -58,11 +58,11 @@ def hook():
     torch_optimizer.register_optimizer_step_pre_hook(before)
     torch_optimizer.register_optimizer_step_post_hook(behind)
 
-    def tell():
+    def emit():
         if os.getpid() == owner and fired:
             (folder / f"fired-{owner}").write_text(str(fired))
 
-    atexit.register(tell)
+    atexit.register(emit)
 
 
 def is_phantom():
