@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -23,6 +24,7 @@ from spotchaos.providers.stories import SERVICE_VARIANTS, STEMS, VARIANTS
 from spotchaos.trace.format import FILE_SITES, PROBE_SITES, SITES, STORE_SITES
 
 HERE = Path(__file__).parent / "reference"
+LAYERS = Path(__file__).parents[1] / "tests" / "unit" / "layers.toml"
 HEAD = "<!-- Written by docs/generate_reference.py; changes here are lost. -->\n\n"
 
 # What a reader wants to know of a site; `generate` fails for one that is not here.
@@ -242,6 +244,58 @@ def report() -> str:
     return "\n".join(lines) + "\n"
 
 
+def layers() -> str:
+    """Return the page of layers: a picture, and who may import whom."""
+    table = tomllib.loads(LAYERS.read_text(encoding="utf-8"))
+    lines = [
+        "# Layers",
+        "",
+        (
+            "Each layer may import what its row names, all of it further up in the table;"
+            " `tests/unit/test_layers.py` holds it. The fronts (`cli`, `pytest_plugin`,"
+            " `pytest_support`) may import everything but `training` and `specimens`."
+        ),
+        "",
+        _picture_of(table),
+        "",
+        "| layer | what it is | may import |",
+        "| --- | --- | --- |",
+    ]
+    for name, row in table.items():
+        may = ", ".join(f"`{other}`" for other in row["may"]) or "nothing of ours"
+        lines.append(f"| `{name}` | {row['for']} | {may} |")
+    return "\n".join(lines) + "\n"
+
+
+def _picture_of(table: dict[str, Any]) -> str:
+    """Return the layers as rows of boxes: each stands above all that it may import."""
+    depth: dict[str, int] = {}
+    for name, row in table.items():
+        depth[name] = 1 + max((depth[other] for other in row["may"]), default=-1)
+    rows = [
+        [n for n in table if depth[n] == d] for d in range(max(depth.values()), -1, -1)
+    ]
+    wide, high, gap = 130, 30, 8
+    width = max(map(len, rows)) * (wide + gap)
+    shapes = []
+    for y, names in enumerate(rows):
+        left = (width - len(names) * (wide + gap)) / 2
+        for x, name in enumerate(names):
+            at = (left + x * (wide + gap), y * (high + gap))
+            shapes.append(
+                f'<rect x="{at[0]:g}" y="{at[1]:g}" width="{wide}" height="{high}" rx="4"'
+                ' fill="none" stroke="currentColor"/>'
+                f'<text x="{at[0] + wide / 2:g}" y="{at[1] + 20:g}">{name}</text>'
+            )
+    return (
+        f'<svg viewBox="-1 -1 {width + 2} {len(rows) * (high + gap)}" role="img"'
+        ' aria-label="the layers of spotchaos, each above what it may import"'
+        ' fill="currentColor" font-size="13" text-anchor="middle">'
+        + "".join(shapes)
+        + "</svg>"
+    )
+
+
 def _table(heading: str, schema: dict[str, Any]) -> list[str]:
     lines = ["", f"## {heading}", "", "| key | type | what |", "| --- | --- | --- |"]
     required = schema.get("required", [])
@@ -284,6 +338,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "notices.md": notices,
     "faults.md": faults,
     "report.md": report,
+    "layers.md": layers,
 }
 
 

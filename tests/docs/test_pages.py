@@ -138,3 +138,12 @@ def test_the_readme_names_only_findings_formats_and_tables_that_exist():
 def test_a_translation_is_in_korean(path):
     prose = re.sub(r"```.*?```", "", read(path), flags=re.DOTALL)
     assert len(re.findall(r"[가-힣]", prose)) > 400
+
+
+def test_every_file_that_the_architecture_names_is_there():
+    names = re.findall(r"`([a-z_/]+\.py|[a-z_]+/)`", read("docs/architecture.md"))
+    package = ROOT / "spotchaos"
+    files = {path.name for path in package.rglob("*.py")}
+    assert names
+    lost = [n for n in names if not (package / n).exists() and n not in files]
+    assert not lost
