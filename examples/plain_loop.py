@@ -29,7 +29,7 @@ with core.InterruptionWatch() as watch:
     while state.step < steps:
         if sampler.epoch_is_over:
             sampler.next_epoch()
-        with core.deaf_workers():  # signals are for this process alone
+        with core.ignore_signals_in_workers():  # signals are for this process alone
             batches = iter(loader)
         for x, y in batches:
             optimizer.zero_grad()
@@ -38,9 +38,9 @@ with core.InterruptionWatch() as watch:
             schedule.step()
             sampler.advance(len(x))  # what was trained on, not what was fetched
             state.step += 1
-            if watch.wish or state.step % 5 == 0 or state.step == steps:
+            if watch.requested or state.step % 5 == 0 or state.step == steps:
                 store.save(state.capture(), step=state.step)
-                watch.heeded()
+                watch.mark_saved()
             if watch.must_stop and state.step < steps:
                 sys.exit(143)  # not finished: start me again
             if state.step == steps:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spotchaos.training.state import TrainingState
     from spotchaos.training.sync import Mirror
     from spotchaos.training.trainer import Schedule, Trainer
-    from spotchaos.training.watch import InterruptionWatch, deaf_workers
+    from spotchaos.training.watch import InterruptionWatch, ignore_signals_in_workers
 
 _HOMES = {
     "CheckpointStore": "checkpoint",
@@ -36,7 +36,7 @@ _HOMES = {
     "ShardedStore": "sharded",
     "Trainer": "trainer",
     "TrainingState": "state",
-    "deaf_workers": "watch",
+    "ignore_signals_in_workers": "watch",
     "join": "peers",
     "seed_everything": "rng",
 }
@@ -53,13 +53,20 @@ __all__ = [
     "ShardedStore",
     "Trainer",
     "TrainingState",
-    "deaf_workers",
+    "ignore_signals_in_workers",
     "join",
     "seed_everything",
 ]
 
 
+# Names of the last release, which warn and go with the next one.
+_DEPRECATED = {"deaf_workers": "watch"}
+
+
 def __getattr__(name: str) -> Any:
+    if name in _DEPRECATED:
+        home = importlib.import_module(f"{__name__}.{_DEPRECATED[name]}")
+        return getattr(home, name)
     if name in _HOMES:
         home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
         return getattr(home, name)

@@ -49,13 +49,13 @@ class Peers:
         """Whether this rank is the one that writes."""
         return self.rank == 0
 
-    def agree(self, wish: int) -> int:
-        """Return the greatest wish of all ranks; every rank gets the same answer."""
+    def agree(self, request: int) -> int:
+        """Return the greatest request of all ranks; every rank gets the same answer."""
         if self.world_size == 1:
-            return wish
-        wishes = torch.tensor([wish], dtype=torch.int64)
-        dist.all_reduce(wishes, op=dist.ReduceOp.MAX, group=self._control)
-        return int(wishes.item())
+            return request
+        requests = torch.tensor([request], dtype=torch.int64)
+        dist.all_reduce(requests, op=dist.ReduceOp.MAX, group=self._control)
+        return int(requests.item())
 
     def gather(self, mine: Any) -> list[Any]:
         """Return what each rank gave, in the order of ranks, on every rank."""

@@ -25,7 +25,11 @@ from spotchaos.training.reducer import VirtualWorkers, settle_buckets
 from spotchaos.training.rng import capture_rng, mix, restore_rng, seed_everything
 from spotchaos.training.sampler import ResumableSampler, Shard
 from spotchaos.training.state import TrainingState, refuse_other_world
-from spotchaos.training.watch import InterruptionWatch, Wish, deaf_workers
+from spotchaos.training.watch import (
+    InterruptionWatch,
+    Request,
+    ignore_signals_in_workers,
+)
 
 if TYPE_CHECKING:  # it imports much, and most runs need none of it
     from spotchaos.training.sharded import ShardedStore
@@ -153,15 +157,15 @@ class Trainer:
             for hook in self._on_step:
                 hook(self.step, loss)
             log.info("step %d loss %.4f", self.step, loss)
-            wish = self._agreed()
-            if wish < Wish.STOP and self._is_due(self._schedule.evaluate_every):
-                wish = self._evaluate()
+            request = self._agreed()
+            if request < Request.STOP and self._is_due(self._schedule.evaluate_every):
+                request = self._evaluate()
             is_last = self.step == self._schedule.steps
-            if is_last or wish or self._is_due(self._schedule.save_every):
-                self._save(at_once=is_last or wish >= Wish.STOP)
+            if is_last or request or self._is_due(self._schedule.save_every):
+                self._save(at_once=is_last or request >= Request.STOP)
                 saved_at = self.step
-                self._watch.heeded()
-            if wish >= Wish.STOP and not is_last:
+                self._watch.mark_saved()
+            if request >= Request.STOP and not is_last:
                 log.info("stopping at step %d, saved", self.step)
                 self._watch.acknowledge()
                 return False
@@ -246,7 +250,7 @@ class Trainer:
             sampler=Shard(self.sampler, shard, of=self._shards),
             num_workers=self._schedule.loader_workers, generator=generator,
         )  # fmt: skip
-        with deaf_workers():
+        with ignore_signals_in_workers():
             return iter(loader)
 
     def _train_step(self) -> float:
@@ -305,64 +309,68 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
-    def _agreed(self) -> Wish:
+    def _agreed(self) -> Request:
         """Return what all ranks do now.
 
         Raises:
             CheckpointError: a save in the background has failed, on whichever rank.
         """
-        mine = Wish.FAIL if self._keeper.fault else self._watch.wish
-        wish = Wish(self._peers.agree(mine))
-        if wish is Wish.FAIL:
+        mine = Request.FAIL if self._keeper.fault else self._watch.requested
+        request = Request(self._peers.agree(mine))
+        if request is Request.FAIL:
             faults = self._peers.gather(self._keeper.fault)
             raise CheckpointError(
                 f"a save before step {self.step} failed: "
                 f"{'; '.join(fault for fault in faults if fault)}"
             )
-        if wish is Wish.STOP and self._can_finish():
-            return Wish.SAVE if self._is_due(self._schedule.save_every) else Wish.GO_ON
-        return wish
+        if request is Request.STOP and self._can_finish():
+            return (
+                Request.SAVE
+                if self._is_due(self._schedule.save_every)
+                else Request.GO_ON
+            )
+        return request
 
     def _can_finish(self) -> bool:
         """Whether the rest of the run, and its save, fit before the deadline."""
         left = self._schedule.steps - self.step
         needs_s = left * self._step_s + 2.0 * self._keeper.slowest_save_s + 1.0
         told = self._peers.gather(
-            (self._watch.wish, self._watch.seconds_left(), needs_s)
+            (self._watch.requested, self._watch.seconds_left(), needs_s)
         )
-        windows_s = [seconds for wish, seconds, _ in told if wish >= Wish.STOP]
+        windows_s = [seconds for request, seconds, _ in told if request >= Request.STOP]
         longest_s = max(needs for _, _, needs in told)
         # A signal names no deadline: it may mean now.
         return all(seconds is not None and seconds > longest_s for seconds in windows_s)
 
-    def _evaluate(self) -> Wish:
+    def _evaluate(self) -> Request:
         """Score the held-out data, and leave early if the machine will be lost.
 
         No random stream moves, and weights are never swapped: the averaged copy is
         evaluated where it is.
         """
         if self._held_out is None:
-            return Wish.GO_ON
+            return Request.GO_ON
         streams = capture_rng()
         judged: nn.Module = self.model if self.average is None else self.average
         judged.eval()
         loader = DataLoader(
             self._held_out, batch_size=self._schedule.batch, generator=torch.Generator()
         )
-        wish, total, batches = Wish.GO_ON, 0.0, 0
+        request, total, batches = Request.GO_ON, 0.0, 0
         with torch.no_grad():
             for batch in loader:
                 total += self._loss_of(judged, self._to_device(batch)).item()
                 batches += 1
-                wish = self._agreed()
-                if wish >= Wish.STOP:
+                request = self._agreed()
+                if request >= Request.STOP:
                     break
         judged.train()
         restore_rng(streams)
-        if wish < Wish.STOP and batches:
+        if request < Request.STOP and batches:
             self._score = total / batches
             log.info("step %d held-out loss %.4f", self.step, self._score)
-        return wish
+        return request
 
     def _save(self, *, at_once: bool) -> None:
         """Hand the state to the keeper; with `at_once` it is durable on return."""

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -30,7 +31,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 LONGEST_BACK_OFF_S = 60.0
 
 
-class Wish(enum.IntEnum):
+class Request(enum.IntEnum):
     """What a rank wants after a step; among ranks the greatest counts."""
 
     GO_ON = 0
@@ -45,7 +46,7 @@ class InterruptionWatch:
     Saving inside a handler would catch the model in the middle of an update. A second
     signal only sets the flag again, so an impatient Ctrl-C does not tear the save.
     Handlers that were there before are called as well. Loader workers get the signals of
-    their group too: start them inside `deaf_workers`.
+    their group too: start them inside `ignore_signals_in_workers`.
 
     Args:
         signals: what means that the machine will be lost.
@@ -63,7 +64,7 @@ class InterruptionWatch:
         self._signals = tuple(signals)
         self._clock = clock or SystemClock()
         self._before: dict[signal.Signals, Any] = {}
-        self._wish = Wish.GO_ON
+        self._requested = Request.GO_ON
         self._advised = False
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,19 +103,30 @@ class InterruptionWatch:
         self._before.clear()
 
     @property
-    def wish(self) -> Wish:
+    def requested(self) -> Request:
         """What the machine's fate asks for; costs one attribute read."""
-        return self._wish
+        return self._requested
+
+    @property
+    def wish(self) -> Request:
+        """Deprecated: `requested`."""
+        _is_deprecated("InterruptionWatch.wish", "requested")
+        return self._requested
 
     @property
     def must_stop(self) -> bool:
         """Whether the machine will be lost; advice alone is no reason to stop."""
-        return self._wish >= Wish.STOP
+        return self._requested >= Request.STOP
+
+    def mark_saved(self) -> None:
+        """Say that a save followed the advice: it is not asked for again."""
+        if self._requested is Request.SAVE:
+            self._requested = Request.GO_ON
 
     def heeded(self) -> None:
-        """Say that a save followed the advice: it is not asked for again."""
-        if self._wish is Wish.SAVE:
-            self._wish = Wish.GO_ON
+        """Deprecated: `mark_saved`."""
+        _is_deprecated("InterruptionWatch.heeded", "mark_saved")
+        self.mark_saved()
 
     def acknowledge(self) -> None:
         """Tell a provider that waits for it that this machine may go: all is saved.
@@ -138,22 +150,22 @@ class InterruptionWatch:
     def sight(self, sighting: Sighting) -> None:
         """Take note of what a provider says."""
         if sighting.is_order:
-            if self._wish < Wish.STOP:
+            if self._requested < Request.STOP:
                 log.warning(
                     "%s will take this machine back %s (%s)", sighting.source,
                     f"at {sighting.deadline:%H:%M:%S} UTC" if sighting.deadline else "soon",
                     sighting.detail,
                 )  # fmt: skip
             self.deadline = sighting.deadline
-            self._wish = Wish.STOP
+            self._requested = Request.STOP
         elif not self._advised:
             log.warning("%s advises to rebalance: saving, going on", sighting.source)
             self._advised = True
-            self._wish = max(self._wish, Wish.SAVE)
+            self._requested = max(self._requested, Request.SAVE)
 
     def _note(self, number: int, frame: Any) -> None:
         self.received = signal.Signals(number)
-        self._wish = Wish.STOP
+        self._requested = Request.STOP
         earlier = self._before.get(signal.Signals(number))
         # Python's own SIGINT handler would raise in the middle of a step.
         if callable(earlier) and earlier is not signal.default_int_handler:
@@ -188,7 +200,7 @@ class InterruptionWatch:
 
 
 @contextmanager
-def deaf_workers() -> Iterator[None]:
+def ignore_signals_in_workers() -> Iterator[None]:
     """Have loader workers that are started inside outlive the signals of their group.
 
     Launchers and batch systems signal every process of a group. A worker that dies of it
@@ -207,6 +219,23 @@ def deaf_workers() -> Iterator[None]:
             # What is registered last, so after multiprocessing's own, is called first.
             atexit.register(_end, worker, os.getpid())
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def __getattr__(name: str) -> Any:
+    new = {"deaf_workers": "ignore_signals_in_workers", "Wish": "Request"}.get(name)
+    if new is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _is_deprecated(name, new)
+    return globals()[new]
+
+
+def _is_deprecated(old: str, new: str) -> None:
+    """Warn of a name that the next release does without."""
+    warnings.warn(
+        f"{old} is now called {new}; the old name goes with the next release",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 def _end(worker: BaseProcess, parent: int) -> None:

@@ -109,9 +109,9 @@ def attempt(order, say):
                     if order["then"] == "notice":
                         watch.sight(Sighting("aws", is_order=True))
                 due = state.step % SAVE_EVERY == 0 or state.step == HORIZON
-                if watch.wish or due:
+                if watch.requested or due:
                     keeper.save(state.capture(), step=state.step)
-                    watch.heeded()
+                    watch.mark_saved()
                 if watch.must_stop or state.step == HORIZON:
                     break
             if watch.must_stop:

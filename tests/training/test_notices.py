@@ -18,7 +18,7 @@ from spotchaos.training.peers import Peers
 from spotchaos.training.plain import first_difference
 from spotchaos.training.pollers import POLLERS, PollError, Sighting
 from spotchaos.training.trainer import Schedule, Trainer
-from spotchaos.training.watch import InterruptionWatch, Wish
+from spotchaos.training.watch import InterruptionWatch, Request
 
 pytestmark = pytest.mark.ddp
 LIMIT_S = 20
@@ -230,16 +230,16 @@ def test_loader_workers_outlive_a_signal_to_the_group(forked, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "provider", "wish"),
+    ("name", "provider", "requested"),
     [
-        ("aws", "aws", Wish.STOP),
-        ("aws-rebalance", "aws", Wish.SAVE),
-        ("gcp", "gcp", Wish.STOP),
-        ("azure", "azure", Wish.STOP),
-        ("alibaba", "alibaba", Wish.STOP),
+        ("aws", "aws", Request.STOP),
+        ("aws-rebalance", "aws", Request.SAVE),
+        ("gcp", "gcp", Request.STOP),
+        ("azure", "azure", Request.STOP),
+        ("alibaba", "alibaba", Request.STOP),
     ],
 )
-def test_the_harness_s_own_services_are_understood(name, provider, wish):
+def test_the_harness_s_own_services_are_understood(name, provider, requested):
     service = NoticeService(story(name))
     with on_loopback(service) as url:
         poller = POLLERS[provider](url)
@@ -256,4 +256,4 @@ def test_the_harness_s_own_services_are_understood(name, provider, wish):
 
             watch.sight = note
             assert noticed.wait(LIMIT_S)
-            assert watch.wish is wish
+            assert watch.requested is requested

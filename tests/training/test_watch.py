@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 
+import spotchaos.training.watch
 from spotchaos.clock import SystemClock
 from spotchaos.training.pollers import (
     AwsPoller,
     PollError,
 )
-from spotchaos.training.watch import STOPPING, InterruptionWatch, Wish, deaf_workers
+from spotchaos.training.watch import (
+    STOPPING,
+    InterruptionWatch,
+    Request,
+    ignore_signals_in_workers,
+)
 
 ACTION = "/latest/meta-data/spot/instance-action"
 REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
@@ -65,15 +71,15 @@ def sightings(service):
 def test_advice_asks_for_one_save_and_an_order_for_the_end(service):
     advice, command = sightings(service)
     with watched(advice, advice) as watch:
-        assert watch.wish is Wish.SAVE
-        watch.heeded()
-        assert watch.wish is Wish.GO_ON
+        assert watch.requested is Request.SAVE
+        watch.mark_saved()
+        assert watch.requested is Request.GO_ON
         watch.sight(advice)
-        assert watch.wish is Wish.GO_ON
+        assert watch.requested is Request.GO_ON
         watch.sight(command)
-        assert watch.wish is Wish.STOP
-        watch.heeded()
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
+        watch.mark_saved()
+        assert watch.requested is Request.STOP
 
 
 def test_errors_of_the_service_are_survived(service, monkeypatch):
@@ -81,7 +87,7 @@ def test_errors_of_the_service_are_survived(service, monkeypatch):
     _, command = sightings(service)
     errors = [PollError("503"), PollError("401"), ValueError("a user's function")]
     with watched(*errors, command) as watch:
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
         assert watch.seconds_left() > 0
 
 
@@ -89,12 +95,12 @@ def test_the_appearance_of_a_file_is_an_order(tmp_path):
     path = tmp_path / "reclaim"
     clock = SystemClock()
     with InterruptionWatch(signals=(), files=[path]) as watch:
-        assert watch.wish is Wish.GO_ON
+        assert watch.requested is Request.GO_ON
         path.touch()
         end = clock.monotonic() + LIMIT_S
-        while watch.wish is Wish.GO_ON and clock.monotonic() < end:
+        while watch.requested is Request.GO_ON and clock.monotonic() < end:
             clock.sleep(0.01)
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
 
 
 def test_a_function_of_the_user_s_can_order(tmp_path):
@@ -108,19 +114,19 @@ def test_a_function_of_the_user_s_can_order(tmp_path):
     with InterruptionWatch(signals=(), ask=ask) as watch:
         assert asked.wait(LIMIT_S)
         end = clock.monotonic() + LIMIT_S
-        while watch.wish is Wish.GO_ON and clock.monotonic() < end:
+        while watch.requested is Request.GO_ON and clock.monotonic() < end:
             clock.sleep(0.001)
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
 
 
 @pytest.mark.parametrize("number", STOPPING)
 def test_a_signal_sets_the_flag_and_a_second_one_does_no_harm(number):
     before = signal.getsignal(number)
     with InterruptionWatch() as watch:
-        assert watch.wish is Wish.GO_ON
+        assert watch.requested is Request.GO_ON
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), number)
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
         assert watch.received == number
         assert watch.seconds_left() is None
     assert signal.getsignal(number) == before
@@ -140,7 +146,7 @@ def test_a_handler_that_was_there_is_called_too():
 def test_workers_started_inside_outlive_the_group_s_signals(forked):
     def work():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        with deaf_workers():
+        with ignore_signals_in_workers():
             child = os.fork()
             if child == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -155,17 +161,17 @@ def test_workers_started_inside_outlive_the_group_s_signals(forked):
 
 def test_the_trainer_itself_still_hears_them():
     with InterruptionWatch() as watch:
-        with deaf_workers():
+        with ignore_signals_in_workers():
             os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.wish is Wish.STOP
+        assert watch.requested is Request.STOP
 
 
 ABANDONS = """
 import torch
 from torch.utils.data import DataLoader
-from spotchaos.training import deaf_workers
+from spotchaos.training import ignore_signals_in_workers
 loader = DataLoader(range(40), batch_size=2, num_workers=2, generator=torch.Generator())
-with deaf_workers():
+with ignore_signals_in_workers():
     batches = iter(loader)
 for number, batch in enumerate(batches):
     if number == 3:
@@ -186,3 +192,21 @@ def test_a_program_ends_though_its_deaf_workers_are_in_the_middle_of_an_epoch():
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "the end\n")
+
+
+@pytest.mark.parametrize(
+    ("use", "new"),
+    [
+        pytest.param(lambda: InterruptionWatch().wish, "requested", id="wish"),
+        pytest.param(lambda: InterruptionWatch().heeded(), "mark_saved", id="heeded"),
+        pytest.param(
+            lambda: spotchaos.training.deaf_workers,
+            "ignore_signals_in_workers",
+            id="deaf_workers",
+        ),
+        pytest.param(lambda: spotchaos.training.watch.Wish, "Request", id="Wish"),
+    ],
+)
+def test_a_name_of_the_last_release_still_works_and_warns(use, new):
+    with pytest.warns(DeprecationWarning, match=f"is now called {new};"):
+        use()

@@ -37,9 +37,9 @@ with core.InterruptionWatch() as watch:
             schedule.step()
             sampler.advance(len(x))
             state.step += 1
-            if watch.wish or state.step % SAVE_EVERY == 0:
+            if watch.requested or state.step % SAVE_EVERY == 0:
                 store.save(state.capture(), step=state.step)
-                watch.heeded()
+                watch.mark_saved()
             if watch.must_stop and state.step < STEPS:
                 sys.exit(143)
             if state.step == STEPS:
