@@ -43,9 +43,10 @@ def run_loop(forked, out, *, die_after=None, number=signal.SIGKILL):
     return forked.wait([child])[0], child.result
 
 
-def test_the_readme_shows_the_loop_that_is_run_here():
-    readme = (HERE.parents[1] / "README.md").read_text(encoding="utf-8")
-    assert f"```python\n{LOOP.read_text(encoding='utf-8')}```" in readme
+def test_the_page_on_the_core_shows_the_loop_that_is_run_here():
+    page = HERE.parents[1] / "docs" / "howto" / "core.md"
+    shown = f"```python\n{LOOP.read_text(encoding='utf-8')}```"
+    assert shown in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("kills", [[7], [3, 9, 2], [11, 4]])
