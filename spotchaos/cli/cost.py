@@ -226,6 +226,7 @@ def _provided(given: Mapping[str, Any]) -> tuple[Any, float | None]:
     known = profile(given["provider"]) if given["provider"] else None
     rounds_s = known.billing_s if known is not None else None
     least_s = known.billing_minimum_s if known is not None else None
+    free_s = known.free_first_s if known is not None else None
 
     def either(option: str, of_provider: float | None, default: float) -> float:
         found = given[option]
@@ -242,7 +243,7 @@ def _provided(given: Mapping[str, Any]) -> tuple[Any, float | None]:
     billing = Billing(
         granularity_us=max(1, us(rounding)),
         minimum_us=us(least),
-        free_us=us(either("free_first", None, 0.0)),
+        free_us=us(either("free_first", free_s, 0.0)),
     )
     notice_s = given["notice_seconds"]
     if notice_s is None and known is not None:

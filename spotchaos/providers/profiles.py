@@ -42,6 +42,9 @@ class Profile:
     billing_minimum_s: float | None = None
     billing_source: str = ""
     billing_status: Status = "not-verified"
+    # A spot machine that the provider takes back within it costs nothing, in seconds.
+    free_first_s: float | None = None
+    free_source: str = ""
     source: str
     read: date
     status: Status

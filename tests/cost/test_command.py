@@ -215,3 +215,15 @@ def test_the_command_that_costs_imports_no_torch(report):
         "    sys.exit(bool(end.code) or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_what_a_provider_takes_back_in_the_first_hour_is_free_where_it_says_so(
+    report, tmp_path
+):
+    def free_s(*words):
+        path = tmp_path / "cost.json"
+        cost(report, *USUAL, *PRICES, "--provider", "aws", "--json", path, *words)
+        return json.loads(path.read_text())["where"]["billing"]["free_s"]
+
+    assert free_s() == 3600
+    assert free_s("--free-first", 0) == 0

@@ -52,6 +52,7 @@ def test_a_profile_names_its_source_and_what_follows(name):
     assert (row.notice == "documented") == (row.notice_s is not None)
     assert row.billing_minimum_s is None or row.billing_s is not None
     assert (row.billing_s is None) == (row.billing_source == "")
+    assert (row.free_first_s is None) == (row.free_source == "")
 
 
 def test_every_metadata_service_has_a_profile_and_a_story():
