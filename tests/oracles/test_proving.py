@@ -71,13 +71,13 @@ def warnings(draw):
     if kind == "none":
         return {"kill_point": draw(st.sampled_from([None, "step-end:13"]))}
     name = draw(st.sampled_from([*SIGNALS, "STOP", "KILL", "USR1"]))
-    past = {"told_rank": False, "whom": draw(st.sampled_from(["leader", "launcher"]))}
-    deaf = {"is_deaf": True, "whom": draw(st.sampled_from(["all", "rank:0"]))}
+    past = {"notified_rank": False, "target": draw(st.sampled_from(["leader", "launcher"]))}
+    deaf = {"is_deaf": True, "target": draw(st.sampled_from(["all", "rank:0"]))}
     ways = [past, deaf] if name in SIGNALS else [past]
     if name == "USR1":
         ways = [deaf]
     way = draw(st.sampled_from(ways))
-    sent = (Sent(name, way["whom"], AT_S, 13),)
+    sent = (Sent(name, way["target"], AT_S, 13),)
     return {"signal": name, "signalled_step": 13, "sent": sent, **way}
 
 
@@ -120,7 +120,7 @@ def test_no_way_leads_round_it(trial, options):
     "changes",
     [
         pytest.param(
-            {"struck": (Injected("eio-once", "error", 1),)}, id="a-fault-struck"
+            {"injected": (Injected("eio-once", "error", 1),)}, id="a-fault-struck"
         ),
         pytest.param({"signal": "STOP", "signalled_step": 13}, id="it-stood-still"),
         pytest.param({"signal": "TERM", "signalled_step": 13}, id="heard-and-finished"),
