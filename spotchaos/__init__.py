@@ -3,4 +3,4 @@
 Importing this package imports no torch.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
