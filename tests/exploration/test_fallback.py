@@ -105,7 +105,7 @@ def test_a_program_that_fails_once_it_is_recorded_is_told_what_it_is_kept_from(
         1, ("python",), Ended.FAILED, 1, trace, wall_s=1.0, output_tail=said
     )
     monkeypatch.setattr(
-        "spotchaos.explore.recorder.announced_run",
+        "spotchaos.explore.recorder.python_recorded_run",
         lambda trial_context, view: (attempt, None),
     )
     trial_context = SimpleNamespace(

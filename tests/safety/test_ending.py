@@ -58,7 +58,7 @@ def test_while_the_machine_is_probed_a_report_is_written_all_the_same(machine):
     probing.write_text("#!/bin/sh\nexec sleep 1000\n")
     code = f"""
         import sys
-        from spotchaos.launch import mechanisms
+        from spotchaos.launch.isolation import mechanisms
         mechanisms.sys = type("", (), {{"executable": {str(probing)!r}}})
         probing = mechanisms._try_all
         def tell(folder):

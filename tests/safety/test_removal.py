@@ -142,7 +142,7 @@ print(remove_tree({name!r}))
 
 MOUNTED = """
 import os, sys
-from spotchaos.launch import namespaces
+from spotchaos.launch.isolation import namespaces
 from spotchaos.launch.isolation.removal import remove_tree
 tree, mine = sys.argv[1:]
 namespaces.unshare_rest(["mount"])
