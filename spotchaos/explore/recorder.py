@@ -108,8 +108,7 @@ class Recorder:
             else:
                 attempt, log = python_recorded_run(self._starter.cold, view)
                 self.left_out.append(not_announced())
-            _demand_no_path_of(view, log)
-            return self._taken(attempt, log)
+            return self._taken(attempt, log, view)
         finally:
             view.close()
 
@@ -124,12 +123,11 @@ class Recorder:
                 )
             else:
                 attempt, log = _supervised(trial_context, view, ())
-            _demand_no_path_of(view, log)
-            return self._taken(attempt, log)
+            return self._taken(attempt, log, view)
         finally:
             view.close()
 
-    def _taken(self, attempt: Attempt, log: oplog.OpLog) -> Recorded:
+    def _taken(self, attempt: Attempt, log: oplog.OpLog, view: View) -> Recorded:
         if attempt.ended is not Ended.FINISHED and attempt.kill_point is None:
             program = self._baseline_context.trial_context.program
             raise HarnessError(
@@ -141,6 +139,7 @@ class Recorder:
                 )
                 or "run it under `spotchaos run --kill-at file-op:1` to see why",
             )
+        _demand_no_path_of(view, log)
         return recorded_of(
             attempt, log, linked_start(self._baseline_context.trial_context, "start")
         )

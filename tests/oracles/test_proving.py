@@ -71,7 +71,10 @@ def warnings(draw):
     if kind == "none":
         return {"kill_point": draw(st.sampled_from([None, "step-end:13"]))}
     name = draw(st.sampled_from([*SIGNALS, "STOP", "KILL", "USR1"]))
-    past = {"notified_rank": False, "target": draw(st.sampled_from(["leader", "launcher"]))}
+    past = {
+        "notified_rank": False,
+        "target": draw(st.sampled_from(["leader", "launcher"])),
+    }
     deaf = {"is_deaf": True, "target": draw(st.sampled_from(["all", "rank:0"]))}
     ways = [past, deaf] if name in SIGNALS else [past]
     if name == "USR1":

@@ -27,6 +27,8 @@ ROOM_BYTES = 1 << 30
 # and all of it must fit into the 107 bytes of a Unix socket's path.
 DEEPEST_PLACE = 68
 SCRIPT = Path(__file__).with_name("namespaces.py")
+# Those that end the harness by an exception.
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +166,24 @@ def _find(place: Path, user: int) -> Mechanisms:
 
 
 def _try_all(folder: Path) -> dict[str, str | None]:
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", str(SCRIPT), str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as trying:
+    # An exception of a signal's handler between its start and our knowing of it would
+    # leave it behind; the script lets signals in again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        trying = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(SCRIPT), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         LEAVING.kill(trying.pid)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        raise
+    with trying:
         try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             said, _ = trying.communicate(timeout=TRY_BOUND_S)
         finally:
             if trying.poll() is None:

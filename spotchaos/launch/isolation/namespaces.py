@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import sys
@@ -337,4 +338,5 @@ def _try(names: Sequence[str], action: Callable[[], Any]) -> str | None:
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked while we were started
     json.dump(try_all(sys.argv[1]), sys.stdout)
