@@ -109,7 +109,7 @@ def test_a_program_that_fails_once_it_is_recorded_is_told_what_it_is_kept_from(
         lambda trial_context, view: (attempt, None),
     )
     trial_context = SimpleNamespace(
-        program=SimpleNamespace(allow_network=False),
+        program=SimpleNamespace(allow_network=False, removed=()),
         new_view=lambda name: SimpleNamespace(close=lambda: None),
     )
     baseline_context = SimpleNamespace(
