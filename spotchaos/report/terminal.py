@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
+from spotchaos import __version__
 from spotchaos.events import (
     AttemptEnded,
     BaselineDone,
@@ -52,7 +54,7 @@ class TextReport:
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._note_unprotected(event)
+            self._print_start(event)
         elif isinstance(event, PhaseStarted):
             self.phase = event.name
             plan = f"  {event.plan}" if event.plan else ""
@@ -102,9 +104,17 @@ class TextReport:
         else:
             self._status.update(shown)
 
-    def _note_unprotected(self, event: Started) -> None:
-        if event.settings.reference_trainer:
+    def _print_start(self, event: Started) -> None:
+        """Say at once what is run, and where; then what is not protected."""
+        settings = event.settings
+        if settings.reference_trainer:
             self.print_lines([[(REFERENCE_TESTED, "yellow")]])
+        closed = "" if settings.allow_network else "no network, "
+        kept = "see below" if event.unprotected else f"{closed}no credentials"
+        command = one_line(shlex.join(settings.command))
+        folder = one_line(str(settings.folder))
+        first = f"spotchaos {__version__}: {command}, in a private copy of {folder} ({kept})"
+        self.print_lines([[(first, "")]])
         if event.settings.allow_network:
             self.print_lines([[("network    attempts may reach it", "yellow")]])
         for sentence in event.unprotected:
@@ -127,7 +137,16 @@ class TextReport:
         control = baseline.control
         if control is not None and control.attempts:
             last = control.attempts[-1]
-            self.print_lines([[(f"control    stopped cleanly, then {last.ended}", "")]])
+            # It was stopped after a save: who makes all steps once more did not resume.
+            over = len(control.attempts) > 1 and (
+                0 < baseline.horizon <= last.trace.completed
+            )
+            then = (
+                "does not resume: started over from step 0"
+                if over
+                else f"stopped cleanly, then {last.ended}"
+            )
+            self.print_lines([[(f"control    {then}", "")]])
 
     def _print_trial(self, event: TrialDone) -> None:
         trial, said = event.trial, event.judgement
