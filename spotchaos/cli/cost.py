@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from spotchaos.config.spellings import seconds
+from spotchaos.config.spellings import file_name, seconds
 from spotchaos.errors import UsageError
 from spotchaos.trace.timing import Timing
 
@@ -88,7 +88,25 @@ def _options(*rows: tuple[Any, ...]) -> Callable[[Any], Any]:
     return decorate
 
 
-SECONDS, FILE = _Seconds(), click.Path(path_type=Path)
+class _File(click.ParamType):  # type: ignore[type-arg]
+    """The name of a file or folder, which is no option that went astray."""
+
+    name = "file"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path:
+        try:
+            return file_name(str(value))
+        except ValueError:
+            option = param.opts[0] if param is not None else "a file"
+            raise UsageError(
+                f"{option} is {value!r}, which is no name of a file",
+                hint="give a name that does not begin with a dash, such as ./cost.json",
+            ) from None
+
+
+SECONDS, FILE = _Seconds(), _File()
 
 
 @click.command(cls=_Command, epilog=EPILOG)

@@ -227,3 +227,11 @@ def test_what_a_provider_takes_back_in_the_first_hour_is_free_where_it_says_so(
 
     assert free_s() == 3600
     assert free_s("--free-first", 0) == 0
+
+
+@pytest.mark.parametrize("word", ["--", "-", "-x.json", "--json", ""])
+@pytest.mark.parametrize("option", ["--json", "--html", "--trace"])
+def test_no_option_takes_the_next_option_for_its_file(report, option, word):
+    status, output = cost(report, *USUAL, option, word)
+    assert status == 2
+    assert "which is no name of a file" in output or "nothing stands after" in output
